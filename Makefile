@@ -1,0 +1,55 @@
+# Each target sets up all it needs: a Rust toolchain, CPython 3.11 with pip and a C/C++ compiler are assumed.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV := .venv
+BIN := $(VENV)/bin
+CARGO ?= cargo
+MOCK_DIR := python_hooks/seqshift/_mock
+
+RUST_SOURCES := $(shell find src ffi cann_shim/include cann_shim/src -type f) Cargo.toml build.rs pyproject.toml
+MOCK_SOURCES := $(shell find cann_shim/mock cann_shim/include -type f)
+
+.PHONY: build mock bed demo test bench lint clean
+
+build: $(VENV)/extension.stamp mock
+
+$(VENV)/tools.stamp: tests/bed/requirements.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r tests/bed/requirements.txt
+	touch $@
+
+# The test bed: a real vLLM 0.9.1 on the CPU. install.py has a stamp of its own.
+bed: $(VENV)/tools.stamp
+	$(BIN)/python tests/bed/install.py
+
+$(VENV)/extension.stamp: $(VENV)/tools.stamp $(RUST_SOURCES)
+	VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/maturin develop --release --quiet --uv
+	touch $@
+
+mock: $(MOCK_DIR)/stamp
+
+$(MOCK_DIR)/stamp: $(MOCK_SOURCES)
+	mkdir -p $(MOCK_DIR)
+	touch $@
+
+demo: build bed
+	$(BIN)/seqshift demo
+
+test: build bed
+	$(CARGO) test --release --quiet
+	$(BIN)/python -m pytest
+
+bench: build bed
+	$(CARGO) bench
+
+lint: $(VENV)/tools.stamp
+	$(CARGO) fmt --all -- --check
+	$(CARGO) clippy --all-targets --all-features --quiet -- -D warnings
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+clean:
+	rm -rf target $(MOCK_DIR) build

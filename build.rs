@@ -1,0 +1,5 @@
+//! Compiles the C shim into the library.
+
+fn main() {
+    println!("cargo::rerun-if-changed=build.rs");
+}

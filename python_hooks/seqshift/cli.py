@@ -1,0 +1,15 @@
+"""The command line: `seqshift`."""
+
+import typer
+
+app = typer.Typer(no_args_is_help=True, add_completion=False)
+
+
+@app.callback()
+def root() -> None:
+    """Sequence migration between data-parallel ranks, and sticky-session routing."""
+
+
+def main() -> None:
+    """Entry point of the console script."""
+    app()

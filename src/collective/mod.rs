@@ -1,0 +1,1 @@
+//! Safe HCCL communicator: all-gather, all-to-all-v, batched send/recv.

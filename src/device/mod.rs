@@ -1,0 +1,1 @@
+//! Safe CANN runtime: device, stream, event, buffer.

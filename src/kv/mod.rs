@@ -1,0 +1,1 @@
+//! KV-cache layout, gather and scatter of blocks.

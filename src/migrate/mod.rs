@@ -1,0 +1,1 @@
+//! The migration protocol as a state machine over traits.

@@ -1,0 +1,1 @@
+//! Gears, group load, planner and trigger. Pure.

@@ -1,0 +1,15 @@
+//! The pyo3 module `seqshift._native`. One file per area registers its own
+//! classes and functions; logic stays in the inner modules.
+
+use pyo3::prelude::*;
+
+/// `seqshift._native`.
+#[pymodule]
+mod _native {
+    use pyo3::prelude::*;
+
+    #[pymodule_init]
+    fn init(m: &Bound<'_, PyModule>) -> PyResult<()> {
+        m.add("__version__", env!("CARGO_PKG_VERSION"))
+    }
+}

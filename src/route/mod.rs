@@ -1,0 +1,1 @@
+//! Sticky sessions over replicas. Pure.

@@ -1,0 +1,1 @@
+//! Rollout and routing simulators. Pure.

@@ -1,0 +1,1 @@
+//! Counters, spans and profile lines.

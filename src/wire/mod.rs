@@ -1,0 +1,1 @@
+//! Manifests and replies: versioned, framed, bounds-checked. Pure.
