@@ -1,1 +1,50 @@
 //! The migration protocol as a state machine over traits.
+//!
+//! [`check`] reads top to bottom in the order of the protocol; [`engine`] is
+//! what it asks of a serving engine, [`channel`] what it asks of the KV path,
+//! [`policy`] how it comes to a plan.
+
+pub mod channel;
+mod check;
+pub mod engine;
+pub mod policy;
+
+pub use check::{Migrator, MoveResult, Report};
+
+use crate::collective::control::ControlError;
+
+/// Why a check cannot go on. The rollout must stop: nothing was activated or
+/// thawed on a guess, so no sequence runs twice.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum MigrateError {
+    /// An exchange failed as a whole.
+    #[error(transparent)]
+    Control(#[from] ControlError),
+    /// A peer sent something that this rank cannot go on without.
+    #[error("rank {rank}: {why}")]
+    Peer {
+        /// The peer.
+        rank: u32,
+        /// What was wrong with its message.
+        why: String,
+    },
+    /// The ranks are not at the same step.
+    #[error("ranks lost lockstep: rank {rank} is at step {theirs}, this rank at step {ours}")]
+    LostLockstep {
+        /// The peer.
+        rank: u32,
+        /// Its step.
+        theirs: u64,
+        /// Our step.
+        ours: u64,
+    },
+    /// The engine failed where nothing can be undone any more.
+    #[error("after the commit, {action} failed: {why}")]
+    AfterCommit {
+        /// What was being done.
+        action: &'static str,
+        /// The engine's error.
+        why: String,
+    },
+}

@@ -1,0 +1,52 @@
+//! What the protocol asks of the KV path.
+
+use std::time::Instant;
+
+use crate::collective::control::Mesh;
+
+/// The KV of one move, seen from this rank.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KvMove {
+    /// The other end.
+    pub peer: u32,
+    /// Blocks here, in token order.
+    pub blocks: Vec<u32>,
+}
+
+/// What became of one move's KV.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct KvOutcome {
+    /// Digest of the bytes in their canonical order, if asked for.
+    pub digest: Option<u64>,
+    /// Why it failed here, if it did.
+    pub error: Option<String>,
+}
+
+/// What became of a whole exchange, in the order of the moves given.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct KvReport {
+    /// Moves sent.
+    pub outbound: Vec<KvOutcome>,
+    /// Moves received.
+    pub inbound: Vec<KvOutcome>,
+    /// Bytes sent from here.
+    pub bytes: u64,
+    /// The communicator must be made anew.
+    pub broken: bool,
+}
+
+/// Moves KV between the ranks of a DP group.
+pub trait KvChannel {
+    /// Whether the communicator must be made anew.
+    fn broken(&self) -> bool;
+
+    /// Makes the communicator, together with all ranks of the group.
+    ///
+    /// # Errors
+    /// Says what failed; the moves of this check that need KV then fail.
+    fn restore(&mut self, control: &mut Mesh, deadline: Instant) -> Result<(), String>;
+
+    /// Sends and receives. A failure of one move stays with that move where the
+    /// transport allows it; nothing waits past the deadline.
+    fn exchange(&mut self, outbound: &[KvMove], inbound: &[KvMove], deadline: Instant) -> KvReport;
+}

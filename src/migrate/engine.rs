@@ -1,0 +1,116 @@
+//! What the protocol asks of a serving engine.
+
+use crate::wire::manifest::{Manifest, SequenceKey};
+use crate::wire::message::{Detail, Sync};
+
+/// An error of the engine or its adapter, as text.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct EngineError(pub String);
+
+/// Result of an engine call.
+pub type Result<T> = std::result::Result<T, EngineError>;
+
+/// Counts of one rank at a step boundary.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Running sequences.
+    pub running: u32,
+    /// Waiting requests.
+    pub waiting: u32,
+    /// KV blocks that may be given away.
+    pub free_kv_blocks: u32,
+    /// The engine's limit of running sequences.
+    pub max_num_seqs: u32,
+    /// Outputs or aborts for other ranks are waiting here.
+    pub has_sync: bool,
+}
+
+/// A sequence at its source, by its place in the lists of [`Detail`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Source {
+    /// Index in the running list.
+    Running(u32),
+    /// Index in the waiting list.
+    Waiting(u32),
+}
+
+/// A sequence's state, read without changing anything.
+#[derive(Debug, Clone)]
+pub struct Captured {
+    /// Everything but the KV.
+    pub manifest: Manifest,
+    /// Its KV blocks, in token order; only those that hold computed tokens.
+    pub blocks: Vec<u32>,
+}
+
+/// A serving engine at a step boundary. Calls come in the order of the
+/// protocol; between [`Engine::detail`] and the end of a check nothing else
+/// changes the engine.
+pub trait Engine {
+    /// Counts for the load record.
+    ///
+    /// # Errors
+    /// Ends the check on all ranks.
+    fn counts(&mut self) -> Result<Counts>;
+
+    /// Per-sequence details; fixes the lists that [`Source`] points into.
+    ///
+    /// # Errors
+    /// Ends the check on all ranks.
+    fn detail(&mut self) -> Result<Detail>;
+
+    /// Takes the outputs and aborts for other ranks: one [`Sync`] per rank.
+    ///
+    /// # Errors
+    /// Nothing can be returned, which stops the rollout.
+    fn take_sync(&mut self, ranks: u32) -> Result<Vec<Sync>>;
+
+    /// Takes in what a peer returned or aborted.
+    ///
+    /// # Errors
+    /// Stops the rollout.
+    fn accept_sync(&mut self, sync: Sync) -> Result<()>;
+
+    /// Step 3: reads a sequence's state. It stays frozen until [`Engine::forget`] or [`Engine::thaw`].
+    ///
+    /// # Errors
+    /// The move is withdrawn.
+    fn capture(&mut self, source: Source) -> Result<Captured>;
+
+    /// Step 4: a slot and KV blocks for a sequence. Returns the blocks.
+    ///
+    /// # Errors
+    /// The move is rejected with this reason.
+    fn reserve(&mut self, manifest: &Manifest) -> Result<Vec<u32>>;
+
+    /// Step 6: puts the sequence in place, inactive.
+    ///
+    /// # Errors
+    /// The move is undone.
+    fn install(&mut self, key: SequenceKey) -> Result<()>;
+
+    /// Step 6, committed: the sequence runs here from the next step on.
+    ///
+    /// # Errors
+    /// Stops the rollout.
+    fn activate(&mut self, key: SequenceKey) -> Result<()>;
+
+    /// Step 6, undone: gives the slot and the blocks back.
+    ///
+    /// # Errors
+    /// Stops the rollout.
+    fn release(&mut self, key: SequenceKey) -> Result<()>;
+
+    /// Step 6, committed: the sequence runs on rank `to` now.
+    ///
+    /// # Errors
+    /// Stops the rollout.
+    fn forget(&mut self, source: Source, to: u32) -> Result<()>;
+
+    /// Step 6, undone: the sequence goes on as if nothing had happened.
+    ///
+    /// # Errors
+    /// Stops the rollout.
+    fn thaw(&mut self, source: Source) -> Result<()>;
+}

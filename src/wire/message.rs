@@ -1,0 +1,152 @@
+//! The messages of the protocol, in the order in which they are sent.
+
+use serde::{Deserialize, Serialize};
+
+use super::manifest::{Manifest, SequenceKey};
+
+/// Step 1, every check: what a rank says of itself.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct Load {
+    /// Engine steps since the rollout began; differs only when ranks lost lockstep.
+    pub step: u64,
+    /// Running sequences.
+    pub running: u32,
+    /// Waiting requests.
+    pub waiting: u32,
+    /// KV blocks that may be given away.
+    pub free_kv_blocks: u32,
+    /// The engine's limit of running sequences.
+    pub max_num_seqs: u32,
+    /// The engine could be read; otherwise the check ends here on all ranks.
+    pub healthy: bool,
+    /// Outputs or aborts for other ranks are waiting here.
+    pub has_sync: bool,
+    /// The KV communicator must be made anew before KV can be sent.
+    pub communicator_broken: bool,
+}
+
+/// Step 2: one running sequence, in the order of the rank's running list.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SequenceDetail {
+    /// Who it is, once it has moved at least once.
+    pub key: Option<SequenceKey>,
+    /// KV blocks of its computed tokens.
+    pub kv_blocks: u32,
+    /// Whether its state can be carried.
+    pub movable: bool,
+}
+
+/// Step 2: what the planner needs beyond the counts.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Detail {
+    /// Running sequences.
+    pub running: Vec<SequenceDetail>,
+    /// Prompt blocks of each waiting request; 0 marks one that may not move.
+    pub waiting_blocks: Vec<u32>,
+    /// KV blocks that may be given away now.
+    pub free_kv_blocks: u32,
+    /// The engine could be read; otherwise the check ends here on all ranks.
+    pub healthy: bool,
+}
+
+/// Step 3: one entry per move from this rank to the receiver, in plan order.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Offer {
+    /// The sequence's state.
+    Manifest(Box<Manifest>),
+    /// Its state could not be captured.
+    Withdrawn(String),
+}
+
+/// Step 4: one entry per offer, in the same order.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Reply {
+    /// A slot and KV blocks are reserved.
+    Accept,
+    /// Not taken, and why.
+    Reject(String),
+}
+
+/// Step 6: what one rank knows of one move.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MoveOutcome {
+    /// Index in the plan's flat list of moves.
+    pub index: u32,
+    /// Digest of the KV sent or received.
+    pub digest: Option<u64>,
+    /// Why it failed here, if it did.
+    pub error: Option<String>,
+    /// It failed before anything was reserved.
+    pub rejected: bool,
+}
+
+/// Step 6: everything that one rank knows.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Outcome {
+    /// The moves that this rank sends or receives.
+    pub moves: Vec<MoveOutcome>,
+    /// The KV communicator must be made anew.
+    pub communicator_broken: bool,
+}
+
+/// One generated token on its way to the origin.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct TokenOutput {
+    /// The token ids of one step (one, without speculation).
+    pub token_ids: Vec<u32>,
+    /// Log-probability rows, if asked for: one per token.
+    pub logprobs: Option<Vec<LogprobRow>>,
+    /// Set on the last one, unless a stop string ended it: the origin finds that itself.
+    pub finish: Option<Finish>,
+    /// Prefix-cache hits of the request.
+    pub num_cached_tokens: i64,
+}
+
+/// Log probabilities at one position.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct LogprobRow {
+    /// Token ids, the sampled one first.
+    pub token_ids: Vec<i64>,
+    /// Their log probabilities.
+    pub values: Vec<f64>,
+    /// Rank of the sampled token.
+    pub sampled_rank: i64,
+}
+
+/// Why a sequence ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Finish {
+    /// The engine's name of the reason.
+    pub reason: String,
+    /// The stop token, where that was the reason.
+    pub stop_token: Option<i64>,
+}
+
+/// Step 7: outputs of one sequence.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Return {
+    /// Whose they are.
+    pub key: SequenceKey,
+    /// In the order of generation.
+    pub outputs: Vec<TokenOutput>,
+    /// The sequence runs no more; its origin forgets the move.
+    pub done: bool,
+}
+
+/// Outputs for their origin, and aborts for whoever runs the sequence.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Sync {
+    /// Outputs of the receiver's own requests.
+    pub returns: Vec<Return>,
+    /// Sequences that their origin has aborted.
+    pub aborts: Vec<SequenceKey>,
+}
+
+/// Among TP shards: which of a list of things are well on this shard.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ShardVotes {
+    /// Digest of the plan, which all shards must share.
+    pub plan: u64,
+    /// One vote per item; None is well, otherwise the reason.
+    pub votes: Vec<Option<String>>,
+}
