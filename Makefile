@@ -39,7 +39,7 @@ demo: build bed
 	$(BIN)/seqshift demo
 
 test: build bed
-	$(CARGO) test --release --quiet
+	LIBCLANG_PATH="$$(echo $(CURDIR)/$(VENV)/lib/python3*/site-packages/clang/native)" $(CARGO) test --release --quiet
 	$(BIN)/python -m pytest
 
 bench: build bed

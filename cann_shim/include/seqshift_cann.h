@@ -276,6 +276,8 @@ SEQSHIFT_ASSERT(offsetof(CannHcclConfig, rdmaServiceLevel) == 296, "CannHcclConf
  * - aclGetRecentErrMsg is thread-local and describes the last call: read it at once.
  * - timeouts are in milliseconds, -1 waits for ever.
  * - aclrtMemcpyAsync with host memory that is not pinned returns only when the copy is done; host to host is refused.
+ * - aclrtMemcpy2dAsync takes rows of at most 5000000 bytes, at most 5242880 of them, no longer than either pitch; older
+ *   releases refuse it between device and device.
  * - aclrtMemcpyBatch* copies between host and device only, one direction per call, unordered; device to device is
  *   refused. `attrsIndexes` starts at 0 and strictly increases; `failIndex` is SIZE_MAX when no single item failed.
  * - counts of HcclAlltoAllV are arrays of uint64_t, one entry per rank, in elements.
@@ -325,7 +327,8 @@ SEQSHIFT_ASSERT(offsetof(CannHcclConfig, rdmaServiceLevel) == 296, "CannHcclConf
       (void *send, void *recv, uint64_t sendCount, CannHcclType type, CannHcclHandle comm, CannStream stream)) \
     X(CannHcclStatus, HcclAlltoAllV, \
       (const void *send, const void *sendCounts, const void *sendOffsets, CannHcclType sendType, const void *recv, \
-       const void *recvCounts, const void *recvOffsets, CannHcclType recvType, CannHcclHandle comm, CannStream stream)) \
+       const void *recvCounts, const void *recvOffsets, CannHcclType recvType, CannHcclHandle comm, \
+       CannStream stream)) \
     X(CannHcclStatus, HcclBatchSendRecv, \
       (CannHcclSendRecv * items, uint32_t itemCount, CannHcclHandle comm, CannStream stream)) \
     X(CannHcclStatus, HcclBarrier, (CannHcclHandle comm, CannStream stream)) \
@@ -406,12 +409,14 @@ typedef struct SeqshiftBlocks {
 } SeqshiftBlocks;
 SEQSHIFT_ASSERT(sizeof(SeqshiftBlocks) == 32, "SeqshiftBlocks is 32 bytes");
 
-/* What a copy of blocks has enqueued. Counters are added to, never reset. */
-typedef struct SeqshiftCopyStats {
-    uint64_t copies;   /* one-dimensional copies */
-    uint64_t copies2d; /* two-dimensional copies */
-    uint64_t bytes;
-} SeqshiftCopyStats;
+/* Kept by the caller from one copy of blocks to the next; zeroed at first. The counters are added to, never reset. */
+typedef struct SeqshiftCopyState {
+    uint64_t copies;    /* one-dimensional copies enqueued */
+    uint64_t copies2d;  /* two-dimensional copies enqueued */
+    uint64_t bytes;     /* bytes enqueued */
+    uint64_t refused2d; /* not 0: this CANN refuses two-dimensional copies on the device, so none are tried */
+} SeqshiftCopyState;
+SEQSHIFT_ASSERT(sizeof(SeqshiftCopyState) == 32, "SeqshiftCopyState is 32 bytes");
 
 #define SEQSHIFT_GATHER 0
 #define SEQSHIFT_SCATTER 1
@@ -419,13 +424,13 @@ typedef struct SeqshiftCopyStats {
 /*
  * Enqueues the copies between part of each listed block and contiguous staging memory, in the order of `ids`.
  * [begin, begin + length) is the part of a block, in bytes. SEQSHIFT_GATHER reads the cache, SEQSHIFT_SCATTER writes
- * it.
- * Runs of consecutive ids become one copy each. Staging takes count * length bytes, at most `stagingBytes`.
+ * it. Consecutive ids become one copy where the blocks adjoin, else, from four evenly spaced ids on, one
+ * two-dimensional copy. Staging takes count * length bytes, at most `stagingBytes`.
  * CANN_INVALID_PARAM, and nothing enqueued, if an id, the part or the staging memory is out of range.
  */
 CannError seqshiftCopyBlocks(const SeqshiftSymbols *symbols, const SeqshiftBlocks *cache, uint64_t begin,
                              uint64_t length, const uint32_t *ids, size_t count, void *staging, size_t stagingBytes,
-                             int32_t direction, CannStream stream, SeqshiftCopyStats *stats);
+                             int32_t direction, CannStream stream, SeqshiftCopyState *state);
 
 #ifdef __cplusplus
 }
