@@ -1,0 +1,162 @@
+"""Workloads: what each DP rank passes to `generate`, by name.
+
+A builder takes a DP rank and returns a `Workload`; it is a pure function of its arguments, so that every process
+builds the same. It runs in a rank, since SamplingParams is vLLM's.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, replace
+from typing import Any
+
+from bed.model import EOS_TOKEN_ID, VOCABULARY
+
+# Prompts and words keep clear of the special token.
+FIRST_TOKEN = 2
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Prompts (token ids or text) of one rank with the SamplingParams of each."""
+
+    prompts: tuple[Any, ...]
+    params: tuple[Any, ...]
+
+    def as_vllm(self) -> tuple[list[Any], list[Any]]:
+        """Arguments of `generate`; the parameters are copies, since vLLM changes them."""
+        prompts = [p if isinstance(p, str) else {"prompt_token_ids": list(p)} for p in self.prompts]
+        return prompts, [p.clone() for p in self.params]
+
+    def with_params(self, **changes: Any) -> Workload:
+        """The same prompts with some parameters of every request changed."""
+        changed = []
+        for params in self.params:
+            copy = params.clone()
+            for name, value in changes.items():
+                setattr(copy, name, value)
+            changed.append(copy)
+        return replace(self, params=tuple(changed))
+
+
+def prompt(rank: int, index: int, length: int) -> tuple[int, ...]:
+    """A prompt of random tokens of its own; no two share a prefix."""
+    source = random.Random(f"{rank}/{index}/{length}")
+    return tuple(source.randrange(FIRST_TOKEN, VOCABULARY) for _ in range(length))
+
+
+def text(rank: int, index: int, length: int) -> str:
+    """The same as text."""
+    return " ".join(f"t{token}" for token in prompt(rank, index, length))
+
+
+def sampling(tokens: int, **options: Any) -> Any:
+    """SamplingParams of a request that ends after exactly `tokens` tokens unless a stop condition ends it."""
+    from vllm import SamplingParams
+
+    return SamplingParams(**{"max_tokens": tokens, "ignore_eos": True, "temperature": 0.0, **options})
+
+
+def lengths(rank: int, long: int = 16, short: int = 4, first: int = 150, step: int = 10, few: int = 20) -> list[int]:
+    """Output lengths of the main workload: rank 0 holds the long tail, every other rank `short` short ones."""
+    return [first + step * i for i in range(long)] if rank == 0 else [few] * short
+
+
+def prompt_length(index: int) -> int:
+    """Every fourth prompt spans three KV blocks of 128 tokens."""
+    return 300 if index % 4 == 3 else 24 + 5 * index
+
+
+def main(rank: int, **options: Any) -> Workload:
+    """The main workload: gears [16, 8, 4, 2, 1] and a check every 20 steps move exactly 8 sequences at DP=2.
+
+    `options` are sampling parameters of every request; greedy without any.
+    """
+    outputs = lengths(rank)
+    return Workload(
+        tuple(prompt(rank, i, prompt_length(i)) for i in range(len(outputs))),
+        tuple(sampling(n, **options) for n in outputs),
+    )
+
+
+def busy(rank: int, requests: int = 8, first: int = 60, step: int = 9, **options: Any) -> Workload:
+    """Requests on every rank, of staggered lengths: for forced plans, which move in all directions."""
+    outputs = [first + step * i + 4 * rank for i in range(requests)]
+    return Workload(
+        tuple(prompt(rank, i, prompt_length(i)) for i in range(requests)),
+        tuple(sampling(n, **options) for n in outputs),
+    )
+
+
+def seeded(rank: int, base: Any = busy, one_seed: bool = False) -> Workload:
+    """Temperature 1 with a seed per request, or the same seed for all."""
+    work = base(rank, temperature=1.0, logprobs=1)
+    for index, params in enumerate(work.params):
+        params.seed = 4711 if one_seed else 1000 * rank + index
+    return work
+
+
+def several(rank: int, n: int = 4) -> Workload:
+    """n completions per prompt, seeded; half of the prompts fill more than one block, which the children share."""
+    return Workload(
+        tuple(prompt(rank, i, 280 if i % 2 else 40) for i in range(3)),
+        tuple(sampling(70 + 20 * i, n=n, temperature=1.0, seed=50 * rank + i, logprobs=1) for i in range(3)),
+    )
+
+
+def mixed(rank: int) -> Workload:
+    """Every request with sampling parameters of its own, different ones on each rank, and every field in use."""
+    shift = 10 * rank
+    some = list(range(100 + shift, 400 + shift, 3))
+    table = [
+        {"temperature": 0.7, "seed": 1 + rank, "top_k": 20, "logprobs": 2},
+        {"temperature": 1.3, "seed": 2 + rank, "top_p": 0.8, "min_p": 0.01, "logprobs": 0},
+        {"repetition_penalty": 1.3 + 0.1 * rank, "logprobs": 2},
+        {"presence_penalty": 0.9, "frequency_penalty": 0.4 + 0.1 * rank, "logprobs": None},
+        {"ignore_eos": False, "min_tokens": 70 + rank, "logit_bias": {EOS_TOKEN_ID: 30.0}, "logprobs": 2},
+        {"stop_token_ids": [5 + rank, 900], "logit_bias": {5 + rank: 3.0}, "temperature": 1.0, "seed": 11},
+        {"stop": [f"t{31 + rank} t", "7 t9"], "temperature": 1.0, "seed": 12, "logprobs": 0},
+        {"logit_bias": {40 + rank: 4.0, 41: -100.0}, "logprobs": 2},
+        {"allowed_token_ids": some, "temperature": 1.0, "seed": 13, "logprobs": 2},
+        {"bad_words": [f"t{i}" for i in range(50 + rank, 300)], "logprobs": 0},
+        {"prompt_logprobs": 2, "logprobs": 2},
+        {"detokenize": False, "logprobs": 0},
+        {"skip_special_tokens": False, "spaces_between_special_tokens": False, "include_stop_str_in_output": True,
+         "stop": [" t77"], "temperature": 1.0, "seed": 14},
+        {"temperature": 1.0, "seed": 15, "allowed_token_ids": some[::2], "logit_bias": {some[0]: 2.0}},
+        {"temperature": 1.0, "seed": 16, "n": 2, "logprobs": 1},
+    ]  # fmt: skip
+    outputs = [90 + 7 * i + shift for i in range(len(table))]
+    return Workload(
+        tuple(prompt(rank, i, prompt_length(i)) for i in range(len(table))),
+        tuple(sampling(n, **options) for n, options in zip(outputs, table)),
+    )
+
+
+def verl(rank: int) -> Workload:
+    """What verl's vllm_rollout_spmd asks for: n=1, logprobs=0, no detokenizer, unseeded temperature 1."""
+    return main(rank, temperature=1.0, logprobs=0, detokenize=False)
+
+
+def texts(rank: int) -> Workload:
+    """Text prompts: RequestOutput.prompt is kept."""
+    outputs = lengths(rank, long=8, first=60, step=8)
+    return Workload(
+        tuple(text(rank, i, 30 + 40 * (i % 4)) for i in range(len(outputs))),
+        tuple(sampling(n) for n in outputs),
+    )
+
+
+def stopping(rank: int, stops: dict[int, Any] | None = None) -> Workload:
+    """Greedy requests of which some end by a stop string, a stop token or EOS before their length.
+
+    `stops[index]` are sampling parameters of that request of rank 0 (`stop`, `stop_token_ids`, ...); a test takes
+    them from an earlier output, so that the stop lies where it wants it.
+    """
+    work = main(rank)
+    if rank == 0:
+        for index, options in (stops or {}).items():
+            params = list(work.params)
+            params[index] = sampling(lengths(0)[index], **options)
+            work = replace(work, params=tuple(params))
+    return work

@@ -1,0 +1,15 @@
+"""The server process that has imported vLLM, once per test session."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from bed.ranks import Bed
+
+
+@pytest.fixture(scope="session")
+def bed() -> Iterator[Bed]:
+    server = Bed().start()
+    yield server
+    server.stop()
