@@ -1,3 +1,10 @@
 //! Safe HCCL communicator: all-gather, all-to-all-v, batched send/recv.
 
+mod communicator;
 pub mod control;
+mod error;
+mod root;
+
+pub use communicator::{Communicator, CommunicatorOptions, SendRecv};
+pub use error::CollectiveError;
+pub use root::RootInfo;
