@@ -1,1 +1,25 @@
-//! Gears, group load, planner and trigger. Pure.
+//! Gears, group load, planner and trigger.
+//!
+//! Everything here is pure: the same input gives the same output on every rank
+//! and every TP shard, whatever the order in which ranks are listed. Clocks,
+//! request ids and collectives belong to the callers.
+
+mod error;
+mod fill;
+mod gears;
+mod group;
+mod load;
+mod outcome;
+mod packing;
+mod planner;
+mod shift;
+mod waiting;
+
+pub use error::PlanError;
+pub use gears::Gears;
+pub use load::{RankLoad, SequenceLoad};
+pub use outcome::{Move, Plan, Reason};
+pub use planner::{Options, plan};
+
+#[cfg(test)]
+mod answers;

@@ -1,0 +1,295 @@
+//! Plans that are known to be right, worked out by hand.
+
+use super::*;
+
+const KV: u32 = 10;
+
+/// A rank whose running sequences have 10 blocks each.
+fn rank(rank: u32, running: u32, waiting: u32, free: Option<u64>) -> RankLoad {
+    let sequence = SequenceLoad {
+        kv_blocks: KV,
+        movable: true,
+    };
+    RankLoad {
+        free_kv_blocks: free,
+        sequences: Some(vec![sequence; running as usize]),
+        ..RankLoad::counts(rank, running, waiting)
+    }
+}
+
+fn planned(gears: &[u32], slots: Option<u32>, loads: &[RankLoad]) -> Plan {
+    let options = Options {
+        max_num_seqs: slots,
+        minimum_gain: 0.0,
+    };
+    plan(loads, &Gears::new(gears).unwrap(), &options).unwrap()
+}
+
+#[test]
+fn short_of_kv_blocks_the_plan() {
+    let short = [rank(0, 12, 0, Some(100)), rank(1, 2, 0, Some(20))];
+    let got = planned(&[16, 8, 4], None, &short);
+    assert!(got.is_empty());
+    assert_eq!(
+        (got.gear_before, got.gear_after, got.lower_bound),
+        (16, 16, 8)
+    );
+    assert_eq!(got.reasons, [Reason::BlockedByKv]);
+
+    let enough = [rank(0, 12, 0, Some(100)), rank(1, 2, 0, Some(40))];
+    let got = planned(&[16, 8, 4], None, &enough);
+    assert_eq!((got.gear_before, got.gear_after, got.moved()), (16, 8, 4));
+    assert_eq!(got.reasons, [Reason::Lowered]);
+    assert_eq!(
+        got.moves,
+        [Move {
+            from: 0,
+            to: 1,
+            count: 4,
+            sequences: vec![0, 1, 2, 3],
+            needs_kv: true
+        }]
+    );
+}
+
+#[test]
+fn just_enough_kv_is_enough() {
+    let got = planned(
+        &[6, 3],
+        None,
+        &[rank(0, 5, 0, None), rank(1, 1, 0, Some(20))],
+    );
+    assert_eq!((got.gear_after, got.moved()), (3, 2));
+    let got = planned(
+        &[6, 3],
+        None,
+        &[rank(0, 5, 0, None), rank(1, 1, 0, Some(10))],
+    );
+    assert!(got.is_empty());
+}
+
+#[test]
+fn a_full_rank_gives() {
+    let got = planned(
+        &[16, 8, 4],
+        None,
+        &[rank(0, 12, 0, Some(5)), rank(1, 2, 0, Some(100))],
+    );
+    assert_eq!((got.gear_after, got.moved()), (8, 4));
+}
+
+#[test]
+fn small_slots() {
+    let loads = [
+        rank(0, 0, 0, None),
+        rank(1, 1, 0, None),
+        rank(2, 4, 0, None),
+    ];
+    let got = planned(&[16, 8, 4, 2, 1], Some(4), &loads);
+    assert_eq!((got.gear_before, got.gear_after, got.moved()), (4, 2, 2));
+    assert_eq!(
+        got.moves.iter().map(|m| (m.from, m.to)).collect::<Vec<_>>(),
+        [(2, 0), (2, 1)]
+    );
+}
+
+#[test]
+fn waiting_requests_move_without_kv() {
+    let got = planned(
+        &[16, 8, 4],
+        None,
+        &[rank(0, 1, 3, Some(0)), rank(1, 0, 0, None)],
+    );
+    assert_eq!(
+        got.moves,
+        [Move {
+            from: 0,
+            to: 1,
+            count: 3,
+            sequences: vec![0, 1, 2],
+            needs_kv: false
+        }]
+    );
+    assert_eq!(got.reasons, [Reason::WaitingServed]);
+    assert_eq!(
+        (got.gear_before, got.gear_after, got.lower_bound),
+        (4, 4, 4)
+    );
+}
+
+#[test]
+fn receivers_share_the_work() {
+    let loads: Vec<RankLoad> = (0..8)
+        .map(|r| rank(r, if r == 0 { 16 } else { 0 }, 0, None))
+        .collect();
+    let got = planned(&[16, 8, 4], None, &loads);
+    assert_eq!((got.gear_after, got.moved()), (4, 12));
+    assert!(got.moves.iter().all(|m| m.count <= 2), "{:?}", got.moves);
+    assert_eq!(got.moves.len(), 7);
+}
+
+#[test]
+fn above_the_largest_gear() {
+    let loads = [rank(0, 40, 0, None), rank(1, 10, 0, Some(150))];
+    let got = planned(&[16, 8, 4], Some(64), &loads);
+    assert_eq!((got.gear_before, got.gear_after, got.moved()), (40, 25, 15));
+    let loads = [rank(0, 40, 0, None), rank(1, 10, 0, Some(60))];
+    let got = planned(&[16, 8, 4], Some(64), &loads);
+    assert_eq!((got.gear_after, got.moved(), got.lower_bound), (34, 6, 25));
+    assert_eq!(got.reasons, [Reason::Lowered, Reason::BlockedByKv]);
+
+    let loads = [200, 0, 0].map(|n| RankLoad::counts(if n > 0 { 7 } else { 0 }, n, 0));
+    let loads: Vec<RankLoad> = loads
+        .into_iter()
+        .zip(0..)
+        .map(|(load, rank)| RankLoad { rank, ..load })
+        .collect();
+    let got = planned(&[64, 32, 16, 8, 4], None, &loads);
+    assert_eq!(
+        (got.gear_before, got.gear_after, got.moved()),
+        (200, 67, 133)
+    );
+    assert!(got.moves.iter().all(|m| m.sequences.is_empty()));
+    let got = planned(&[], None, &loads);
+    assert_eq!((got.gear_before, got.gear_after), (200, 67));
+}
+
+#[test]
+fn sparse_gears_in_any_order() {
+    let loads = [RankLoad::counts(0, 500, 0), RankLoad::counts(1, 300, 0)];
+    let got = planned(&[192, 512, 1, 408, 88, 304], None, &loads);
+    assert_eq!(
+        (got.gear_before, got.gear_after, got.moved()),
+        (512, 408, 92)
+    );
+}
+
+#[test]
+fn pins_block() {
+    let mut loads = [rank(0, 12, 0, None), rank(1, 2, 0, None)];
+    for sequence in &mut loads[0].sequences.as_mut().unwrap()[3..] {
+        sequence.movable = false;
+    }
+    let got = planned(&[16, 8, 4], None, &loads);
+    assert!(got.is_empty());
+    assert_eq!(got.reasons, [Reason::BlockedByPins]);
+    // Both limits: neither alone explains it.
+    loads[1].free_kv_blocks = Some(0);
+    let got = planned(&[16, 8, 4], None, &loads);
+    assert_eq!(got.reasons, [Reason::BlockedByKv, Reason::BlockedByPins]);
+}
+
+#[test]
+fn the_smallest_sequences_move() {
+    let mut loads = [rank(0, 4, 0, None), rank(1, 0, 0, Some(5))];
+    let sizes = [(9, true), (2, true), (1, false), (3, true)];
+    loads[0].sequences = Some(
+        sizes
+            .iter()
+            .map(|&(kv_blocks, movable)| SequenceLoad { kv_blocks, movable })
+            .collect(),
+    );
+    let got = planned(&[4, 2], None, &loads);
+    assert_eq!(got.moves[0].sequences, [1, 3]);
+}
+
+#[test]
+fn nothing_to_gain() {
+    let got = planned(
+        &[16, 8, 4],
+        None,
+        &[rank(0, 8, 0, None), rank(1, 2, 0, None)],
+    );
+    assert_eq!(
+        (got.is_empty(), got.reasons),
+        (true, vec![Reason::AlreadyLowest])
+    );
+    let got = planned(&[16, 8, 4], None, &[rank(3, 12, 2, None)]);
+    assert_eq!(
+        (got.is_empty(), got.reasons),
+        (true, vec![Reason::SingleRank])
+    );
+    let got = planned(&[4], None, &[rank(0, 0, 0, None), rank(1, 0, 0, None)]);
+    assert_eq!((got.gear_before, got.gear_after), (4, 4));
+    let got = planned(&[], None, &[rank(0, 0, 0, None), rank(1, 0, 0, None)]);
+    assert_eq!((got.gear_before, got.lower_bound), (0, 0));
+}
+
+#[test]
+fn the_minimum_gain_is_a_fraction_of_time_per_token() {
+    let loads = [rank(0, 12, 0, None), rank(1, 2, 0, None)];
+    let gears = Gears::new(&[16, 8, 4]).unwrap();
+    let with = |minimum_gain| {
+        plan(
+            &loads,
+            &gears,
+            &Options {
+                max_num_seqs: None,
+                minimum_gain,
+            },
+        )
+        .unwrap()
+    };
+    assert_eq!(with(0.5).moved(), 4);
+    let got = with(0.51);
+    assert_eq!(
+        (got.is_empty(), got.reasons),
+        (true, vec![Reason::BelowMinimumGain])
+    );
+}
+
+#[test]
+fn waiting_requests_of_different_sizes_fill_what_is_free() {
+    let mut loads = [
+        rank(0, 1, 3, Some(0)),
+        rank(1, 0, 0, Some(5)),
+        rank(2, 0, 0, Some(3)),
+    ];
+    loads[0].waiting_kv_blocks = Some(vec![5, 9, 3]);
+    let got = planned(&[16, 8, 4], None, &loads);
+    let pairs: Vec<_> = got
+        .moves
+        .iter()
+        .map(|m| (m.to, m.sequences.clone()))
+        .collect();
+    assert_eq!(pairs, [(1, vec![0]), (2, vec![2])]);
+    assert_eq!(got.reasons, [Reason::WaitingServed, Reason::BlockedByKv]);
+}
+
+#[test]
+fn contradictory_input_is_refused() {
+    let gears = Gears::new(&[4]).unwrap();
+    let error = |loads: &[RankLoad], options: &Options| plan(loads, &gears, options).unwrap_err();
+    let none = Options::default();
+    assert_eq!(error(&[], &none), PlanError::NoRanks);
+    let twice = [RankLoad::counts(3, 1, 0), RankLoad::counts(3, 0, 0)];
+    assert_eq!(error(&twice, &none), PlanError::DuplicateRank { rank: 3 });
+    let long = RankLoad {
+        running: 1,
+        ..rank(0, 2, 0, None)
+    };
+    let long_error = PlanError::TooManySequences {
+        rank: 0,
+        listed: 2,
+        running: 1,
+    };
+    assert_eq!(error(&[long], &none), long_error);
+    let blocks = RankLoad {
+        waiting_kv_blocks: Some(vec![1]),
+        ..rank(0, 0, 2, None)
+    };
+    let blocks_error = PlanError::WaitingBlocks {
+        rank: 0,
+        listed: 1,
+        waiting: 2,
+    };
+    assert_eq!(error(&[blocks], &none), blocks_error);
+    let gain = Options {
+        minimum_gain: f64::NAN,
+        ..Options::default()
+    };
+    assert!(matches!(
+        error(&twice, &gain),
+        PlanError::MinimumGain { .. }
+    ));
+}

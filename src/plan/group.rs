@@ -1,0 +1,107 @@
+//! The group as arrays over its ranks, in rank order.
+
+use super::error::PlanError;
+use super::load::RankLoad;
+use super::planner::Options;
+
+/// No limit on KV blocks.
+pub(super) const UNLIMITED: u64 = u64::MAX;
+
+/// The loads in rank order, with what the searches ask for again and again.
+/// All vectors have one entry per rank.
+pub(super) struct Group<'a> {
+    pub(super) loads: Vec<&'a RankLoad>,
+    pub(super) running: Vec<u32>,
+    pub(super) waiting: Vec<u32>,
+    /// Most sequences the rank may run.
+    pub(super) slots: Vec<u32>,
+    /// KV blocks for arrivals, [`UNLIMITED`] when not a limit.
+    pub(super) free: Vec<u64>,
+    pub(super) movable: Vec<u32>,
+    /// Smallest and largest block count of a movable sequence.
+    pub(super) sizes: Option<(u32, u32)>,
+}
+
+impl<'a> Group<'a> {
+    pub(super) fn new(loads: &'a [RankLoad], options: &Options) -> Result<Self, PlanError> {
+        if loads.is_empty() {
+            return Err(PlanError::NoRanks);
+        }
+        if !(0.0..=1.0).contains(&options.minimum_gain) {
+            return Err(PlanError::MinimumGain {
+                value: options.minimum_gain,
+            });
+        }
+        let mut loads: Vec<&RankLoad> = loads.iter().collect();
+        loads.sort_by_key(|load| load.rank);
+        if let Some(pair) = loads.windows(2).find(|pair| pair[0].rank == pair[1].rank) {
+            return Err(PlanError::DuplicateRank { rank: pair[0].rank });
+        }
+        let mut sizes: Option<(u32, u32)> = None;
+        let mut movable = Vec::with_capacity(loads.len());
+        for load in &loads {
+            movable.push(check(load, &mut sizes)?);
+        }
+        let limit = options.max_num_seqs.unwrap_or(u32::MAX);
+        Ok(Self {
+            running: loads.iter().map(|load| load.running).collect(),
+            waiting: loads.iter().map(|load| load.waiting).collect(),
+            slots: loads
+                .iter()
+                .map(|load| load.max_num_seqs.unwrap_or(limit))
+                .collect(),
+            free: loads
+                .iter()
+                .map(|load| load.free_kv_blocks.unwrap_or(UNLIMITED))
+                .collect(),
+            movable,
+            sizes,
+            loads,
+        })
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.loads.len()
+    }
+}
+
+/// Checks one load; its number of movable sequences. Widens `sizes`.
+fn check(load: &RankLoad, sizes: &mut Option<(u32, u32)>) -> Result<u32, PlanError> {
+    if let Some(blocks) = &load.waiting_kv_blocks
+        && blocks.len() != load.waiting as usize
+    {
+        return Err(PlanError::WaitingBlocks {
+            rank: load.rank,
+            listed: blocks.len(),
+            waiting: load.waiting,
+        });
+    }
+    let mut widen = |low: u32, high: u32| {
+        *sizes = Some(sizes.map_or((low, high), |(a, b)| (a.min(low), b.max(high))));
+    };
+    let Some(sequences) = &load.sequences else {
+        if load.running > 0 {
+            widen(1, 1);
+        }
+        return Ok(load.running);
+    };
+    if sequences.len() > load.running as usize {
+        return Err(PlanError::TooManySequences {
+            rank: load.rank,
+            listed: sequences.len(),
+            running: load.running,
+        });
+    }
+    let (mut movable, mut low, mut high) = (0, u32::MAX, 0);
+    for sequence in sequences {
+        // Without branches: this loop reads every sequence of the group.
+        let mask = u32::from(sequence.movable).wrapping_neg();
+        movable += mask & 1;
+        low = low.min(sequence.kv_blocks | !mask);
+        high = high.max(sequence.kv_blocks & mask);
+    }
+    if movable > 0 {
+        widen(low, high);
+    }
+    Ok(movable)
+}

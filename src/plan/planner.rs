@@ -1,0 +1,292 @@
+//! The planner: the best moves for a group state.
+//!
+//! Objectives, each decided before the next:
+//! 1. as many waiting requests as possible get a place on a rank with room; then
+//!    the lowest maximum, then the lowest sum of squares, of running + waiting
+//!    per rank;
+//! 2. the lowest gear that the whole group can reach under `max_num_seqs`, free
+//!    KV blocks and movability;
+//! 3. the fewest sequences moved;
+//! 4. the fewest KV blocks moved;
+//! 5. the smallest maximum of blocks that one rank sends or receives;
+//! 6. ties by rank and index, so that everybody computes the same plan.
+//!
+//! A plan that neither lowers the gear nor gives a waiting request a place that
+//! it would not have at home is replaced by the empty plan. Blocks and slots that
+//! moves free at a source are not counted as room: the source keeps everything
+//! until the moves have been committed.
+//!
+//! For movable sequences of one size all objectives are met exactly; for
+//! different sizes the packing of the moved sequences is heuristic with a bounded
+//! search ([`super::packing`]), always feasible, and moves no more sequences and
+//! blocks than the gear needs.
+
+use super::error::PlanError;
+use super::gears::Gears;
+use super::group::Group;
+use super::load::RankLoad;
+use super::outcome::{Move, Plan, Reason};
+use super::shift::{Limits, Seats, Shift};
+use super::waiting::{Flow, at_home, place};
+
+/// Gears that are tried one by one for sequences of different sizes; beyond them
+/// the search bisects.
+const TRIED_ONE_BY_ONE: usize = 16;
+
+/// What limits a plan besides the loads.
+#[derive(Debug, Clone, Default)]
+pub struct Options {
+    /// Most sequences per rank, for ranks that give none themselves.
+    pub max_num_seqs: Option<u32>,
+    /// Least predicted fraction (0..1) of time per generated token that a plan
+    /// must save. The time of a step is taken as proportional to its gear, which
+    /// makes the prediction an upper bound.
+    pub minimum_gain: f64,
+}
+
+/// The best moves for a group, the same for every order of `loads`.
+///
+/// Time: O(ranks log counts) plus a linear pass over the sequences, plus
+/// O(n log n) for what is moved.
+///
+/// # Errors
+/// A [`PlanError`] when the input contradicts itself.
+///
+/// ```
+/// use seqshift::plan::{Gears, Options, RankLoad, plan};
+/// let loads = [RankLoad::counts(0, 12, 0), RankLoad::counts(1, 2, 0)];
+/// let plan = plan(&loads, &Gears::new(&[16, 8, 4]).unwrap(), &Options::default()).unwrap();
+/// assert_eq!((plan.gear_before, plan.gear_after, plan.moved()), (16, 8, 4));
+/// ```
+pub fn plan(loads: &[RankLoad], gears: &Gears, options: &Options) -> Result<Plan, PlanError> {
+    let group = Group::new(loads, options)?;
+    let home = at_home(&group);
+    let before: Vec<u32> = group
+        .running
+        .iter()
+        .zip(&home)
+        .map(|(&a, &b)| a + b)
+        .collect();
+    let gear_before = gears.gear_of(before.iter().copied().max().unwrap_or(0));
+    let nothing = |lower_bound: u32, reasons: Vec<Reason>| Plan {
+        gear_before,
+        gear_after: gear_before,
+        lower_bound,
+        reasons,
+        moves: Vec::new(),
+    };
+    if group.len() == 1 {
+        return Ok(nothing(gear_before, vec![Reason::SingleRank]));
+    }
+
+    let placed = place(&group);
+    let seats = Seats::new(&group, &placed);
+    let found = lowest_gear(&seats, gears);
+    let gear_after = found.gear;
+    let lower_bound = found.lower_bound;
+    let more_served = sum(&placed.served) + u64::from(placed.extra) > sum(&home);
+    let lowered = gear_after < gear_before;
+
+    let mut reasons = Vec::new();
+    if lowered {
+        reasons.push(Reason::Lowered);
+    }
+    if more_served {
+        reasons.push(Reason::WaitingServed);
+    }
+    if lower_bound >= gear_before && !lowered && !more_served {
+        reasons.push(Reason::AlreadyLowest);
+    }
+    let waits_for_kv = placed.unserved.iter().any(|&count| count > 0)
+        && (0..group.len()).any(|rank| seats.active[rank] < group.slots[rank]);
+    if found.blocked_by_kv || waits_for_kv {
+        reasons.push(Reason::BlockedByKv);
+    }
+    if found.blocked_by_pins {
+        reasons.push(Reason::BlockedByPins);
+    }
+    if !lowered && !more_served {
+        return Ok(nothing(lower_bound, reasons));
+    }
+
+    let served = found.shift.as_ref().map(|shift| shift.served.clone());
+    let served = served.unwrap_or_else(|| seats.settled(gear_after));
+    let active_after = sum(&group.running) + sum(&served);
+    let gain =
+        1.0 - ratio(gear_after.into(), gear_before.into()) * ratio(sum(&before), active_after);
+    if gain < options.minimum_gain {
+        return Ok(nothing(lower_bound, vec![Reason::BelowMinimumGain]));
+    }
+
+    let mut moves = running_moves(&group, found.shift);
+    moves.extend(waiting_moves(&group, placed.flows(&group, &served)));
+    moves.sort_by_key(|m| (m.from, m.to, !m.needs_kv));
+    Ok(Plan {
+        gear_before,
+        gear_after,
+        lower_bound,
+        reasons,
+        moves,
+    })
+}
+
+fn sum(counts: &[u32]) -> u64 {
+    counts.iter().map(|&count| u64::from(count)).sum()
+}
+
+/// a / b, 0 when nothing ran before.
+fn ratio(a: u64, b: u64) -> f64 {
+    if b == 0 { 0.0 } else { a as f64 / b as f64 }
+}
+
+/// The lowest gear of a group whose waiting requests are placed.
+struct Lowest {
+    gear: u32,
+    /// How to reach it; `None` when no running sequence needs to move.
+    shift: Option<Shift>,
+    lower_bound: u32,
+    blocked_by_kv: bool,
+    blocked_by_pins: bool,
+}
+
+fn lowest_gear(seats: &Seats, gears: &Gears) -> Lowest {
+    let current = gears.step_of(seats.highest());
+    let lowest = first(0, current, |step| {
+        seats.reachable(gears.size_at(step), 1, Limits::COUNTS)
+    });
+    let (step, shift) = match seats.group.sizes {
+        Some((low, high)) if low == high => {
+            let size = u64::from(low);
+            let step = first(lowest, current, |step| {
+                seats.reachable(gears.size_at(step), size, Limits::ALL)
+            });
+            (
+                step,
+                (step < current)
+                    .then(|| seats.shift_equal(gears.size_at(step), size))
+                    .flatten(),
+            )
+        }
+        Some((low, _)) => {
+            let start = first(lowest, current, |step| {
+                seats.reachable(gears.size_at(step), low.into(), Limits::ALL)
+            });
+            search(seats, gears, start, current)
+        }
+        None => (current, None),
+    };
+    let below = |limits| {
+        let gear = gears.size_at(step - 1);
+        if limits
+            == (Limits {
+                kv: false,
+                pins: true,
+            })
+        {
+            seats.reachable(gear, 1, limits)
+        } else {
+            seats.shift(gear, limits).is_some()
+        }
+    };
+    let missed = step > lowest;
+    let kv = missed
+        && below(Limits {
+            kv: false,
+            pins: true,
+        });
+    let pins = missed
+        && below(Limits {
+            kv: true,
+            pins: false,
+        });
+    // Where lifting one limit alone does not help, both are in the way.
+    let both = missed && !kv && !pins;
+    // An idle group has no step of its own with an empty gear list.
+    let gear_at = |step| {
+        if seats.highest() == 0 {
+            gears.gear_of(0)
+        } else {
+            gears.size_at(step)
+        }
+    };
+    Lowest {
+        gear: gear_at(step),
+        shift,
+        lower_bound: gear_at(lowest),
+        blocked_by_kv: kv || both,
+        blocked_by_pins: pins || both,
+    }
+}
+
+/// The first step in `low..high` for which `holds`, else `high`; `holds` stays
+/// true once it is.
+fn first(mut low: usize, mut high: usize, holds: impl Fn(usize) -> bool) -> usize {
+    while low < high {
+        let middle = low + (high - low) / 2;
+        if holds(middle) {
+            high = middle
+        } else {
+            low = middle + 1
+        }
+    }
+    low
+}
+
+/// The first step in `start..end` that a packing is found for, else `end`.
+fn search(seats: &Seats, gears: &Gears, start: usize, end: usize) -> (usize, Option<Shift>) {
+    let one_by_one = end.min(start + TRIED_ONE_BY_ONE);
+    for step in start..one_by_one {
+        if let Some(shift) = seats.shift(gears.size_at(step), Limits::ALL) {
+            return (step, Some(shift));
+        }
+    }
+    let (mut low, mut high, mut best) = (one_by_one, end, None);
+    while low < high {
+        let middle = low + (high - low) / 2;
+        match seats.shift(gears.size_at(middle), Limits::ALL) {
+            Some(shift) => (high, best) = (middle, Some(shift)),
+            None => low = middle + 1,
+        }
+    }
+    (high, best)
+}
+
+fn running_moves(group: &Group, shift: Option<Shift>) -> Vec<Move> {
+    let Some(Shift { items, to, .. }) = shift else {
+        return Vec::new();
+    };
+    let mut entries: Vec<(u32, u32, u32)> = items
+        .iter()
+        .zip(to)
+        .map(|(item, to)| (item.source, to, item.index))
+        .collect();
+    entries.sort_unstable();
+    entries
+        .chunk_by(|a, b| (a.0, a.1) == (b.0, b.1))
+        .map(|chunk| {
+            let source = group.loads[chunk[0].0 as usize];
+            let known = source.sequences.is_some();
+            Move {
+                from: source.rank,
+                to: group.loads[chunk[0].1 as usize].rank,
+                count: chunk.len() as u32,
+                sequences: chunk
+                    .iter()
+                    .filter(|_| known)
+                    .map(|entry| entry.2)
+                    .collect(),
+                needs_kv: true,
+            }
+        })
+        .collect()
+}
+
+fn waiting_moves(group: &Group, flows: Vec<Flow>) -> impl Iterator<Item = Move> {
+    flows.into_iter().map(|flow| Move {
+        from: group.loads[flow.from].rank,
+        to: group.loads[flow.to].rank,
+        count: flow.queue.len() as u32,
+        sequences: flow.queue,
+        needs_kv: false,
+    })
+}

@@ -1,0 +1,311 @@
+//! Second to fifth objective: which running sequences go where so that no rank
+//! runs more than a gear.
+//!
+//! A rank above the gear gives exactly its excess, its smallest movable
+//! sequences: fewer are not enough, and any feasible choice stays feasible when a
+//! sequence is exchanged for a smaller one. What is left is where they go
+//! ([`super::packing`]) and which of the tied ranks serve one waiting request
+//! more.
+
+use super::group::{Group, UNLIMITED};
+use super::load::RankLoad;
+use super::packing::{Bin, Item, pack};
+use super::waiting::Placement;
+
+/// Which limits a search respects; `max_num_seqs` always is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Limits {
+    pub(super) kv: bool,
+    pub(super) pins: bool,
+}
+
+impl Limits {
+    pub(super) const ALL: Self = Self {
+        kv: true,
+        pins: true,
+    };
+    pub(super) const COUNTS: Self = Self {
+        kv: false,
+        pins: false,
+    };
+}
+
+/// A way to reach a gear.
+pub(super) struct Shift {
+    /// Waiting requests that run on each rank.
+    pub(super) served: Vec<u32>,
+    /// Sequences that move, in source order.
+    pub(super) items: Vec<Item>,
+    /// Position of the destination of each.
+    pub(super) to: Vec<u32>,
+}
+
+/// Which of the tied ranks serve one more waiting request.
+struct Choice {
+    ranks: Vec<usize>,
+    /// How many of them make a request move for it.
+    moved: usize,
+}
+
+/// The group with its waiting requests placed.
+pub(super) struct Seats<'a> {
+    pub(super) group: &'a Group<'a>,
+    pub(super) placed: &'a Placement,
+    /// Sequences that run on each rank before any moves, without the open ones.
+    pub(super) active: Vec<u32>,
+}
+
+impl<'a> Seats<'a> {
+    pub(super) fn new(group: &'a Group<'a>, placed: &'a Placement) -> Self {
+        let active = group
+            .running
+            .iter()
+            .zip(&placed.served)
+            .map(|(&a, &b)| a + b)
+            .collect();
+        Self {
+            group,
+            placed,
+            active,
+        }
+    }
+
+    /// The most sequences that any rank runs.
+    pub(super) fn highest(&self) -> u32 {
+        let tied = self
+            .placed
+            .tied
+            .iter()
+            .map(|&rank| self.active[rank] + 1)
+            .max();
+        self.active.iter().copied().max().max(tied).unwrap_or(0)
+    }
+
+    /// Sequences of `size` blocks that a rank can take, at most `most`.
+    fn room(&self, rank: usize, extra: u32, gear: u32, size: u64, kv: bool, most: u32) -> u32 {
+        let slots = self.group.slots[rank]
+            .min(gear)
+            .saturating_sub(self.active[rank] + extra);
+        let slots = slots.min(most);
+        let free = self.placed.free[rank];
+        if !kv || free == UNLIMITED {
+            return slots;
+        }
+        let free = free.saturating_sub(u64::from(extra) * self.placed.size);
+        free.checked_div(size)
+            .map_or(slots, |blocks| u64::from(slots).min(blocks) as u32)
+    }
+
+    /// How to serve the open requests so that `gear` is reachable when every
+    /// moved sequence has `size` blocks and no rank receives more than `most`,
+    /// moving as few of them as possible. `None` when it is not reachable.
+    fn choose(&self, gear: u32, size: u64, limits: Limits, most: u32) -> Option<Choice> {
+        let mut slack: i64 = 0;
+        for (rank, &active) in self.active.iter().enumerate() {
+            let excess = active.saturating_sub(gear);
+            if limits.pins && excess > self.group.movable[rank] {
+                return None;
+            }
+            let room = self.room(rank, 0, gear, size, limits.kv, most);
+            slack += i64::from(room) - i64::from(excess);
+        }
+        let extra = self.placed.extra as usize;
+        if extra == 0 {
+            return (slack >= 0).then(|| Choice {
+                ranks: Vec::new(),
+                moved: 0,
+            });
+        }
+        // By what one request more on a rank lessens the slack; first the ranks
+        // that keep a request of their own, then those to which one moves.
+        let mut costs: [Vec<(i64, usize)>; 2] = Default::default();
+        for &rank in &self.placed.tied {
+            let active = self.active[rank];
+            let cost = if active >= gear {
+                if limits.pins && active + 1 - gear > self.group.movable[rank] {
+                    continue;
+                }
+                1
+            } else {
+                let before = self.room(rank, 0, gear, size, limits.kv, most);
+                let after = self.room(rank, 1, gear, size, limits.kv, most);
+                i64::from(before) - i64::from(after)
+            };
+            let moves = self.placed.served[rank] >= self.group.waiting[rank];
+            costs[usize::from(moves)].push((cost, rank));
+        }
+        let sums = costs.each_mut().map(|costs| {
+            costs.sort_unstable();
+            let mut sum = 0;
+            let sums = costs.iter().map(move |&(cost, _)| {
+                sum += cost;
+                sum
+            });
+            std::iter::once(0).chain(sums).collect::<Vec<i64>>()
+        });
+        let least = extra.saturating_sub(costs[0].len());
+        let moved = (least..=extra.min(costs[1].len()))
+            .find(|&moved| sums[0][extra - moved] + sums[1][moved] <= slack)?;
+        let mut ranks: Vec<usize> = costs[0][..extra - moved]
+            .iter()
+            .chain(&costs[1][..moved])
+            .map(|&(_, rank)| rank)
+            .collect();
+        ranks.sort_unstable();
+        Some(Choice { ranks, moved })
+    }
+
+    /// Waiting requests per rank when no running sequence moves.
+    pub(super) fn settled(&self, gear: u32) -> Vec<u32> {
+        let mut served = self.placed.served.clone();
+        if let Some(choice) = self.choose(
+            gear,
+            0,
+            Limits {
+                kv: false,
+                pins: true,
+            },
+            0,
+        ) {
+            for rank in choice.ranks {
+                served[rank] += 1;
+            }
+        }
+        served
+    }
+
+    /// Whether `gear` is reachable when all moved sequences have `size` blocks.
+    pub(super) fn reachable(&self, gear: u32, size: u64, limits: Limits) -> bool {
+        self.choose(gear, size, limits, u32::MAX).is_some()
+    }
+
+    /// The best way to reach `gear` when all movable sequences have `size`
+    /// blocks; `gear` must be reachable.
+    pub(super) fn shift_equal(&self, gear: u32, size: u64) -> Option<Shift> {
+        let moved = self.choose(gear, size, Limits::ALL, u32::MAX)?.moved;
+        let at = |most| {
+            self.choose(gear, size, Limits::ALL, most)
+                .filter(|c| c.moved == moved)
+        };
+        let (mut low, mut high) = (0, gear);
+        if !self.placed.tied.is_empty() {
+            // The fewest sequences that the busiest receiver must take.
+            while low < high {
+                let middle = low + (high - low) / 2;
+                if at(middle).is_some() {
+                    high = middle
+                } else {
+                    low = middle + 1
+                }
+            }
+        }
+        self.assign(gear, &at(high)?.ranks, Limits::ALL)
+    }
+
+    /// A way to reach `gear` with sequences of any sizes, if one is found.
+    pub(super) fn shift(&self, gear: u32, limits: Limits) -> Option<Shift> {
+        let (low, high) = self.group.sizes.unwrap_or((1, 1));
+        // With tied ranks the typical size decides first, then the smallest.
+        let typical = (u64::from(low) + u64::from(high)).div_ceil(2);
+        let sizes = [typical, low.into()];
+        let tries = if self.placed.tied.is_empty() {
+            &sizes[1..]
+        } else {
+            &sizes[..]
+        };
+        tries.iter().find_map(|&size| {
+            let choice = self.choose(gear, size, limits, u32::MAX)?;
+            self.assign(gear, &choice.ranks, limits)
+        })
+    }
+
+    /// Takes each rank's excess over `gear` and packs it, with the open requests
+    /// on the ranks `extra`.
+    fn assign(&self, gear: u32, extra: &[usize], limits: Limits) -> Option<Shift> {
+        let mut served = self.placed.served.clone();
+        for &rank in extra {
+            served[rank] += 1;
+        }
+        let mut items = Vec::new();
+        let mut bins = Vec::new();
+        let mut ceiling = 0;
+        for (rank, load) in self.group.loads.iter().enumerate() {
+            let more = served[rank] - self.placed.served[rank];
+            let active = self.active[rank] + more;
+            if active > gear {
+                let start = items.len();
+                smallest(load, rank as u32, active - gear, limits.pins, &mut items)?;
+                let blocks = items[start..].iter().map(|item| u64::from(item.size)).sum();
+                ceiling = u64::max(ceiling, blocks);
+                continue;
+            }
+            let slots = self.group.slots[rank].min(gear).saturating_sub(active);
+            if slots > 0 {
+                let free = match self.placed.free[rank] {
+                    free if limits.kv && free != UNLIMITED => {
+                        free.saturating_sub(u64::from(more) * self.placed.size)
+                    }
+                    _ => UNLIMITED,
+                };
+                bins.push(Bin {
+                    rank: rank as u32,
+                    active,
+                    slots,
+                    free,
+                });
+            }
+        }
+        let to = pack(&items, &bins, ceiling)?;
+        let to = to.into_iter().map(|bin| bins[bin as usize].rank).collect();
+        Some(Shift { served, items, to })
+    }
+}
+
+/// Appends the `count` smallest sequences of a rank, ties by index; `None` when
+/// it has too few. Unlisted sequences count as one block where pins are ignored.
+fn smallest(
+    load: &RankLoad,
+    source: u32,
+    count: u32,
+    pins: bool,
+    items: &mut Vec<Item>,
+) -> Option<()> {
+    let Some(sequences) = &load.sequences else {
+        items.extend((0..count).map(|index| Item {
+            size: 1,
+            source,
+            index,
+        }));
+        return (count <= load.running).then_some(());
+    };
+    // Size above index: the order of the keys is the order of choice.
+    let key = |(index, size): (usize, u32)| u64::from(size) << 32 | index as u64;
+    let listed = sequences.iter().enumerate();
+    let mut keys: Vec<u64> = if pins {
+        listed
+            .filter(|(_, s)| s.movable)
+            .map(|(i, s)| key((i, s.kv_blocks)))
+            .collect()
+    } else {
+        let unlisted = sequences.len()..load.running as usize;
+        listed
+            .map(|(i, s)| key((i, s.kv_blocks)))
+            .chain(unlisted.map(|i| key((i, 1))))
+            .collect()
+    };
+    let count = count as usize;
+    if keys.len() < count {
+        return None;
+    }
+    if count < keys.len() {
+        keys.select_nth_unstable(count);
+        keys.truncate(count);
+    }
+    keys.sort_unstable();
+    items.extend(keys.iter().map(|&key| Item {
+        size: (key >> 32) as u32,
+        source,
+        index: key as u32,
+    }));
+    Some(())
+}

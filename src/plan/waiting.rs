@@ -1,0 +1,332 @@
+//! First objective: waiting requests go to ranks with room.
+//!
+//! A waiting request has no KV yet; it needs a slot and the blocks of its prompt.
+//! As many as possible get a place (at home or elsewhere), and the levels, that
+//! is running + waiting per rank, get the lowest maximum and sum of squares.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use super::fill::water_fill;
+use super::group::{Group, UNLIMITED};
+use super::packing::{Bin, Item, best_fit};
+
+/// Where the waiting requests run.
+pub(super) struct Placement {
+    /// Waiting requests that run on each rank, wherever they come from.
+    pub(super) served: Vec<u32>,
+    /// Waiting requests that stay waiting at home.
+    pub(super) unserved: Vec<u32>,
+    /// KV blocks of each rank that are left for moved sequences.
+    pub(super) free: Vec<u64>,
+    /// Ranks of which `extra` serve one more request; which ones is open.
+    pub(super) tied: Vec<usize>,
+    /// See `tied`.
+    pub(super) extra: u32,
+    /// Blocks of a request that is open in this sense.
+    pub(super) size: u64,
+    /// Who goes where, when the requests differ in size.
+    flows: Option<Vec<Flow>>,
+}
+
+/// Waiting requests that change their rank.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Flow {
+    /// Positions of the two ranks in the group.
+    pub(super) from: usize,
+    pub(super) to: usize,
+    /// Positions in the source's queue.
+    pub(super) queue: Vec<u32>,
+}
+
+/// Requests that each rank will admit by itself: in queue order, until one does
+/// not fit.
+pub(super) fn at_home(group: &Group) -> Vec<u32> {
+    let admitted = |rank: usize| {
+        let room = group.waiting[rank].min(slots(group, rank));
+        match (&group.loads[rank].waiting_kv_blocks, group.free[rank]) {
+            (_, UNLIMITED) => room,
+            (None, free) => u64::from(room).min(free) as u32,
+            (Some(blocks), mut free) => {
+                let fit = blocks[..room as usize].iter().take_while(|&&blocks| {
+                    let fits = free >= u64::from(blocks);
+                    free = free.saturating_sub(blocks.into());
+                    fits
+                });
+                fit.count() as u32
+            }
+        }
+    };
+    (0..group.len()).map(admitted).collect()
+}
+
+/// The best placement of the waiting requests; the running sequences stay.
+pub(super) fn place(group: &Group) -> Placement {
+    match common_size(group) {
+        Some(size) => place_equal(group, size),
+        None => place_unequal(group),
+    }
+}
+
+fn slots(group: &Group, rank: usize) -> u32 {
+    group.slots[rank].saturating_sub(group.running[rank])
+}
+
+/// The size of all waiting requests, if they have one.
+fn common_size(group: &Group) -> Option<u64> {
+    let mut sizes = group
+        .loads
+        .iter()
+        .filter(|load| load.waiting > 0)
+        .flat_map(|load| {
+            let blocks = load.waiting_kv_blocks.as_deref().unwrap_or(&[1]);
+            blocks.iter().copied()
+        });
+    let first = sizes.next().unwrap_or(1);
+    sizes.all(|size| size == first).then_some(first.into())
+}
+
+fn place_equal(group: &Group, size: u64) -> Placement {
+    let total: u64 = group
+        .waiting
+        .iter()
+        .map(|&waiting| u64::from(waiting))
+        .sum();
+    let most = u32::try_from(total).unwrap_or(u32::MAX);
+    let room: Vec<u32> = (0..group.len())
+        .map(|rank| {
+            let slots = slots(group, rank).min(most);
+            let blocks = group.free[rank].checked_div(size).unwrap_or(UNLIMITED);
+            u64::from(slots).min(blocks) as u32
+        })
+        .collect();
+    let rooms: u64 = room.iter().map(|&room| u64::from(room)).sum();
+    let mut placement = if total <= rooms {
+        let filled = water_fill(&group.running, &room, total);
+        Placement {
+            served: filled.added,
+            unserved: vec![0; group.len()],
+            free: Vec::new(),
+            tied: filled.tied,
+            extra: filled.extra,
+            size,
+            flows: None,
+        }
+    } else {
+        // Every place is taken; those who stay waiting stay where levels are low.
+        let base: Vec<u32> = group
+            .running
+            .iter()
+            .zip(&room)
+            .map(|(&a, &b)| a + b)
+            .collect();
+        let mut filled = water_fill(&base, &group.waiting, total - rooms);
+        filled
+            .tied
+            .sort_by_key(|&rank| group.waiting[rank] - filled.added[rank] <= room[rank]);
+        for &rank in &filled.tied[..filled.extra as usize] {
+            filled.added[rank] += 1;
+        }
+        Placement {
+            served: room,
+            unserved: filled.added,
+            free: Vec::new(),
+            tied: Vec::new(),
+            extra: 0,
+            size,
+            flows: None,
+        }
+    };
+    placement.free = (0..group.len())
+        .map(|rank| match group.free[rank] {
+            UNLIMITED => UNLIMITED,
+            free => free - u64::from(placement.served[rank]) * size,
+        })
+        .collect();
+    placement
+}
+
+/// Requests of different sizes: the smallest first, each to the lowest level
+/// with room; when that leaves some without a place, a tighter packing is tried.
+fn place_unequal(group: &Group) -> Placement {
+    let mut items: Vec<Item> = Vec::new();
+    for (source, load) in group.loads.iter().enumerate() {
+        let sizes = load.waiting_kv_blocks.as_deref();
+        items.extend((0..load.waiting).map(|index| Item {
+            size: sizes.map_or(1, |sizes| sizes[index as usize]),
+            source: source as u32,
+            index,
+        }));
+    }
+    items.sort_unstable_by_key(|item| (item.size, item.source, item.index));
+    let bins: Vec<Bin> = (0..group.len())
+        .map(|rank| Bin {
+            rank: rank as u32,
+            active: group.running[rank],
+            slots: slots(group, rank),
+            free: group.free[rank],
+        })
+        .collect();
+    let mut to = by_level(&items, &bins);
+    if to.len() < items.len()
+        && let Some(more) = by_fit(&items, to.len(), &bins)
+    {
+        to = more;
+    }
+    let to = prefer_home(&items[..to.len()], &bins, &to).unwrap_or(to);
+    summarise(group, &items, &to)
+}
+
+/// Ascending items to the lowest level; the first ones that find a place.
+fn by_level(items: &[Item], bins: &[Bin]) -> Vec<u32> {
+    let mut left: Vec<(u32, u64)> = bins.iter().map(|bin| (bin.slots, bin.free)).collect();
+    let mut heap: BinaryHeap<Reverse<(u32, u32)>> = bins
+        .iter()
+        .map(|bin| Reverse((bin.active, bin.rank)))
+        .collect();
+    let mut to = Vec::with_capacity(items.len());
+    for item in items {
+        let size = u64::from(item.size);
+        loop {
+            let Some(Reverse((level, bin))) = heap.pop() else {
+                return to;
+            };
+            let (slots, free) = &mut left[bin as usize];
+            // Items only get larger: a bin that is too small now stays so.
+            if *slots == 0 || *free < size {
+                continue;
+            }
+            *slots -= 1;
+            *free -= if *free == UNLIMITED { 0 } else { size };
+            heap.push(Reverse((level + 1, bin)));
+            to.push(bin);
+            break;
+        }
+    }
+    to
+}
+
+/// A packing of more than `count` of the smallest items, as many as best fit
+/// decreasing finds by bisection.
+fn by_fit(items: &[Item], count: usize, bins: &[Bin]) -> Option<Vec<u32>> {
+    let (mut low, mut high) = (count, items.len());
+    let mut best = None;
+    while low < high {
+        let middle = low + (high - low).div_ceil(2);
+        let order: Vec<u32> = (0..middle as u32).rev().collect();
+        match best_fit(&items[..middle], &order, bins) {
+            Some(to) => {
+                best = Some(to);
+                low = middle;
+            }
+            None => high = middle - 1,
+        }
+    }
+    best
+}
+
+/// The same number of requests per rank, with as many as possible at home;
+/// `None` when the blocks do not allow it that way.
+fn prefer_home(items: &[Item], bins: &[Bin], to: &[u32]) -> Option<Vec<u32>> {
+    let mut open = bins.to_vec();
+    for bin in &mut open {
+        bin.slots = 0;
+    }
+    for &bin in to {
+        open[bin as usize].slots += 1;
+    }
+    let mut home = vec![None; items.len()];
+    for (item, home) in items.iter().zip(&mut home) {
+        let bin = &mut open[item.source as usize];
+        if bin.slots > 0 && bin.free >= u64::from(item.size) {
+            bin.slots -= 1;
+            bin.free -= if bin.free == UNLIMITED {
+                0
+            } else {
+                u64::from(item.size)
+            };
+            *home = Some(item.source);
+        }
+    }
+    let away: Vec<usize> = (0..items.len()).filter(|&i| home[i].is_none()).collect();
+    let moved: Vec<Item> = away.iter().map(|&i| items[i]).collect();
+    let order: Vec<u32> = (0..moved.len() as u32).rev().collect();
+    let found = best_fit(&moved, &order, &open)?;
+    for (&i, bin) in away.iter().zip(found) {
+        home[i] = Some(bin);
+    }
+    home.into_iter().collect()
+}
+
+/// The placement in which the first items go `to` these ranks.
+fn summarise(group: &Group, items: &[Item], to: &[u32]) -> Placement {
+    let mut served = vec![0; group.len()];
+    let mut unserved = group.waiting.clone();
+    let mut free = group.free.clone();
+    let mut moved = Vec::new();
+    for (item, &bin) in items.iter().zip(to) {
+        let rank = bin as usize;
+        served[rank] += 1;
+        unserved[item.source as usize] -= 1;
+        free[rank] -= if free[rank] == UNLIMITED {
+            0
+        } else {
+            u64::from(item.size)
+        };
+        if item.source != bin {
+            moved.push((item.source as usize, rank, item.index));
+        }
+    }
+    moved.sort_unstable();
+    let flows = moved
+        .chunk_by(|a, b| (a.0, a.1) == (b.0, b.1))
+        .map(|chunk| Flow {
+            from: chunk[0].0,
+            to: chunk[0].1,
+            queue: chunk.iter().map(|entry| entry.2).collect(),
+        })
+        .collect();
+    Placement {
+        served,
+        unserved,
+        free,
+        tied: Vec::new(),
+        extra: 0,
+        size: 0,
+        flows: Some(flows),
+    }
+}
+
+impl Placement {
+    /// The requests that change their rank when `served` run on each rank. Those
+    /// at the head of a queue stay, those after them move, the rest waits.
+    pub(super) fn flows(self, group: &Group, served: &[u32]) -> Vec<Flow> {
+        if let Some(flows) = self.flows {
+            return flows;
+        }
+        let mut flows = Vec::new();
+        let mut to = 0;
+        let kept = |rank: usize| served[rank].min(group.waiting[rank] - self.unserved[rank]);
+        let mut room = served[0] - kept(0);
+        for from in 0..group.len() {
+            let mut next = kept(from);
+            let end = group.waiting[from] - self.unserved[from];
+            while next < end {
+                if room == 0 {
+                    to += 1;
+                    room = served[to] - kept(to);
+                    continue;
+                }
+                let count = room.min(end - next);
+                flows.push(Flow {
+                    from,
+                    to,
+                    queue: (next..next + count).collect(),
+                });
+                next += count;
+                room -= count;
+            }
+        }
+        flows
+    }
+}
