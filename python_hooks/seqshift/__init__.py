@@ -3,8 +3,31 @@
 Importing this package needs neither torch nor vllm.
 """
 
+from __future__ import annotations
+
+from typing import Any
+
 from seqshift import hook
 from seqshift._native import __version__
 from seqshift.config import ConfigError, RolloutRebalanceConfig
+from seqshift.rebalance import disable_rollout_rebalance, enable_rollout_rebalance
+from seqshift.stats import STATS as _STATS
 
-__all__ = ["ConfigError", "RolloutRebalanceConfig", "__version__", "hook"]
+init_rollout_rebalance = enable_rollout_rebalance
+
+
+def stats() -> dict[str, Any]:
+    """What this process has done since the hooks went in, summed over its engines; zeros before."""
+    return _STATS.as_dict()
+
+
+__all__ = [
+    "ConfigError",
+    "RolloutRebalanceConfig",
+    "__version__",
+    "disable_rollout_rebalance",
+    "enable_rollout_rebalance",
+    "hook",
+    "init_rollout_rebalance",
+    "stats",
+]

@@ -7,6 +7,8 @@
 pub mod channel;
 mod check;
 pub mod engine;
+pub mod kv_path;
+pub mod planned;
 pub mod policy;
 
 pub use check::{Migrator, MoveResult, Report};

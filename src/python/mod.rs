@@ -1,12 +1,18 @@
 //! The pyo3 module `seqshift._native`. One file per area registers its own
 //! classes and functions; logic stays in the inner modules.
 
+mod engine;
+mod group;
+
 use pyo3::prelude::*;
 
 /// `seqshift._native`.
 #[pymodule]
 mod _native {
     use pyo3::prelude::*;
+
+    #[pymodule_export]
+    use super::group::{PyGroup, PyListener};
 
     #[pymodule_init]
     fn init(m: &Bound<'_, PyModule>) -> PyResult<()> {

@@ -41,7 +41,7 @@ pub struct SequenceDetail {
 pub struct Detail {
     /// Running sequences.
     pub running: Vec<SequenceDetail>,
-    /// Prompt blocks of each waiting request; 0 marks one that may not move.
+    /// Prompt blocks of each waiting request that may move, in queue order.
     pub waiting_blocks: Vec<u32>,
     /// KV blocks that may be given away now.
     pub free_kv_blocks: u32,

@@ -1,0 +1,650 @@
+"""vLLM 0.9.1 (V1 engine, in process) and vllm-ascend 0.9.1.
+
+`EngineState` is one engine at a step boundary, as the protocol sees it: `counts`, `detail`, `capture`, `reserve`,
+`install`, `activate`, `release`, `forget`, `thaw`, `take_sync` and `accept_sync` are called by the native side, in the
+order of the protocol. What a move must carry, and why in this way:
+
+* A decoding request has KV for all tokens but the last, and the runner's own copy lacks that last token until the
+  next step; so a request is movable iff it runs, has output, and `num_computed_tokens == num_tokens - 1`.
+* The origin keeps the request's `RequestState` in its output processor: ids, duplicate checks, aborts, the n>1 parent
+  and the counts stay as they are without us, and returned tokens go through it like any others. Whether a rank has
+  work is therefore asked of the scheduler alone.
+* At the destination nothing foreign enters the output processor, and the runner's input batch is not touched: the
+  next step finds no row and adds the request with everything, without a prefill.
+"""
+
+from __future__ import annotations
+
+import copy
+import time
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Callable
+
+import msgspec
+import torch
+from torch.distributed.distributed_c10d import _get_default_store
+from vllm.distributed.parallel_state import get_dp_group, get_tp_group
+from vllm.engine.arg_utils import EngineArgs
+from vllm.entrypoints.llm import LLM
+from vllm.platforms import current_platform
+from vllm.sampling_params import SamplingParams
+from vllm.utils import get_ip
+from vllm.v1.engine import EngineCoreEvent, EngineCoreEventType, EngineCoreOutput, EngineCoreRequest, FinishReason
+from vllm.v1.engine.detokenizer import IncrementalDetokenizer
+from vllm.v1.engine.llm_engine import LLMEngine
+from vllm.v1.engine.output_processor import OutputProcessor
+from vllm.v1.kv_cache_interface import FullAttentionSpec
+from vllm.v1.metrics.stats import IterationStats
+from vllm.v1.outputs import LogprobsLists
+from vllm.v1.request import Request, RequestStatus
+from vllm.v1.structured_output.request import StructuredOutputRequest
+from vllm.v1.worker.gpu_input_batch import CachedRequestState, InputBatch
+
+from seqshift.gears import effective_gears, place_gears
+
+__all__ = [
+    "LLM",
+    "EngineArgs",
+    "EngineState",
+    "GroupFacts",
+    "InputBatch",
+    "LLMEngine",
+    "OutputProcessor",
+    "clear_stale_row",
+    "group_facts",
+    "set_gears",
+]
+
+VERSION = "0.9.1"
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(SamplingParams).decode
+
+
+def clear_stale_row(batch: InputBatch, request: CachedRequestState, req_index: int | None = None) -> None:
+    """Clears what `InputBatch.condense` leaves behind in a row that a request is about to take.
+
+    vLLM 0.9.1 copies `logit_bias` and the allowed-token mask to the new row and leaves the old one as it was;
+    `add_request` writes only what a request has, so that the next one inherits another's. Moves change rows.
+    """
+    row = batch.num_reqs if req_index is None else req_index
+    batch.logit_bias[row] = None
+    if batch.allowed_token_ids_mask_cpu_tensor is not None:
+        batch.allowed_token_ids_mask_cpu_tensor[row].fill_(False)
+
+
+def set_gears(args: EngineArgs, gears: Sequence[int]) -> None:
+    """Puts the gears where the engine will read its graph batch sizes; the user's own objects stay as they are."""
+    compilation = args.compilation_config
+    placed = place_gears(
+        args.additional_config,
+        compilation.cudagraph_capture_sizes,
+        args.max_num_seqs,
+        gears,
+        aclgraph=current_platform.device_type == "npu" and not args.enforce_eager,
+    )
+    args.additional_config = placed.additional_config
+    if placed.capture_sizes is not compilation.cudagraph_capture_sizes:
+        args.compilation_config = copy.copy(compilation)
+        args.compilation_config.cudagraph_capture_sizes = placed.capture_sizes
+
+
+@dataclass
+class GroupFacts:
+    """An engine's place among the ranks; members are ranks of torch's default group."""
+
+    version: str
+    store: Any
+    host: str
+    device: int
+    member: int
+    members: list[int]
+    """All ranks of the engine's group: every TP shard of every DP rank."""
+    dp_members: list[int]
+    tp_members: list[int]
+    gears: Sequence[int]
+    """Effective graph batch sizes."""
+    unfit: str | None
+    """Why this engine's requests cannot be moved."""
+
+    @property
+    def dp_rank(self) -> int:
+        return self.dp_members.index(self.member)
+
+
+def group_facts(engine: LLMEngine, gears: Sequence[int]) -> GroupFacts | None:
+    """The facts of an engine's group; None without one (DP = 1, or an engine in another process)."""
+    if engine.dp_group is None:
+        return None
+    dp, tp = get_dp_group(), get_tp_group()
+    member = dp.rank
+    unfit = _unfit(engine)
+    if unfit is None:
+        runner = engine.engine_core.engine_core.model_executor.driver_worker.worker.model_runner
+        gears = effective_gears(runner, gears, engine.vllm_config.scheduler_config.max_num_seqs)
+    return GroupFacts(
+        version=VERSION,
+        store=_get_default_store(),
+        host=get_ip(),
+        device=member % torch.accelerator.device_count() if current_platform.device_type == "npu" else 0,
+        member=member,
+        members=sorted(one + other - member for one in dp.ranks for other in tp.ranks),
+        dp_members=list(dp.ranks),
+        tp_members=list(tp.ranks),
+        gears=gears,
+        unfit=unfit,
+    )
+
+
+def _unfit(engine: LLMEngine) -> str | None:
+    config = engine.vllm_config
+    core = getattr(engine.engine_core, "engine_core", None)
+    if core is None:
+        return "the engine runs in another process; set VLLM_ENABLE_V1_MULTIPROCESSING=0"
+    if config.parallel_config.pipeline_parallel_size > 1 or core.batch_queue is not None:
+        return "pipeline parallelism is on"
+    if config.kv_transfer_config is not None:
+        return "kv_transfer_config is set"
+    if config.speculative_config is not None:
+        return "speculative decoding is on"
+    groups = core.scheduler.kv_cache_config.kv_cache_groups
+    if len(groups) != 1 or not isinstance(groups[0].kv_cache_spec, FullAttentionSpec):
+        return "the model's KV cache is not one group of full attention"
+    if not hasattr(getattr(core.model_executor, "driver_worker", None), "worker"):
+        return f"workers of {type(core.model_executor).__name__} are in other processes"
+    return None
+
+
+@dataclass
+class Away:
+    """A request of this rank that runs elsewhere."""
+
+    request_id: str
+    state: Any
+    """Its RequestState; another one under the same id means that this one was aborted."""
+    events: list | None = None
+    """What has not reached the metrics yet, of a request that moved before its prefill."""
+
+
+@dataclass
+class Foreign:
+    """A request of another rank that runs here."""
+
+    key: tuple[int, int]
+    request_id: str
+    """Its id at the origin."""
+    hops: int
+    params: bytes
+    """The sampling parameters as the origin encoded them."""
+    detokenizer: Any
+    """Set when it has stop strings."""
+    outputs: list[tuple] = field(default_factory=list)
+    done: bool = False
+
+
+@dataclass
+class Reservation:
+    """A slot and KV blocks for a request on its way here."""
+
+    request: Request
+    manifest: dict
+    away: Away | None
+    """Set when it comes home."""
+    cached: CachedRequestState | None = None
+    detokenizer: Any = None
+
+
+class Rejected(Exception):
+    """The destination does not take a request; the text is the reason that the source sees."""
+
+
+class EngineState:
+    """One engine's requests, at home, away and foreign."""
+
+    def __init__(self, engine: LLMEngine, dp_rank: int, count_pinned: Callable[[str], None]) -> None:
+        core = engine.engine_core.engine_core
+        self._engine = weakref.ref(engine)
+        self.rank = dp_rank
+        self.scheduler = core.scheduler
+        self.blocks = core.scheduler.kv_cache_manager
+        self.runner = core.model_executor.driver_worker.worker.model_runner
+        self.processor = engine.output_processor
+        self.block_size = self.blocks.block_size
+        self.away: dict[int, Away] = {}
+        self.foreign: dict[str, Foreign] = {}
+        self.reserved: dict[tuple[int, int], Reservation] = {}
+        self.delivery: list[EngineCoreOutput] = []
+        self._serial = 0
+        self._count_pinned = count_pinned
+        # Requests whose reason has been counted; a request pinned for good is not examined again.
+        self._pinned: weakref.WeakKeyDictionary[Request, str] = weakref.WeakKeyDictionary()
+        self._movable_kind: weakref.WeakSet[Request] = weakref.WeakSet()
+        self._running: list[Request] = []
+        self._waiting: list[Request] = []
+        self._captured: dict[tuple[str, int], tuple[int, int]] = {}
+        self._batch_changed = False
+
+    # --- What the session asks ---
+
+    def has_work(self) -> bool:
+        """Whether the scheduler has anything unfinished; the output processor also holds what is away."""
+        return bool(self.scheduler.running or self.scheduler.waiting)
+
+    def settle(self) -> None:
+        """After a check: the sampler's metadata, and which kind of forward comes next."""
+        if self._batch_changed:
+            self._batch_changed = False
+            with torch.inference_mode():
+                self.runner.input_batch.refresh_sampling_metadata()
+        self._engine().should_execute_dummy_batch = not self.has_work()
+
+    def kv_layout(self) -> list[list[tuple]]:
+        """Per layer a list of sub-caches (pointer, blocks, block stride, block length, extent, dtype, format); bytes.
+
+        Raises:
+            ValueError: for a tensor whose blocks are not the leading dimension, or not contiguous inside.
+        """
+        count = self.blocks.kv_cache_config.num_blocks
+        return [[_sub_cache(t, count) for t in _split(cache, count)] for cache in self.runner.kv_caches]
+
+    # --- Step 1 and 2: load and details ---
+
+    def counts(self) -> tuple[int, int, int, int, bool]:
+        """(running, waiting, free KV blocks, max_num_seqs, something to return)"""
+        scheduler = self.scheduler
+        has_sync = any(f.outputs or f.done for f in self.foreign.values()) or any(
+            map(self._aborted, self.away.values())
+        )
+        return len(scheduler.running), len(scheduler.waiting), self._free(), scheduler.max_num_running_reqs, has_sync
+
+    def _free(self) -> int:
+        # One block of growth is kept for every running request.
+        return max(0, self.blocks.block_pool.get_num_free_blocks() - len(self.scheduler.running))
+
+    def _aborted(self, away: Away) -> bool:
+        return self.processor.request_states.get(away.request_id) is not away.state
+
+    def detail(self) -> tuple[list[tuple], list[int], int]:
+        """(running: (key or None, KV blocks, movable), blocks of each movable waiting request, free KV blocks)"""
+        self._running = list(self.scheduler.running)
+        self._waiting = [r for r in self.scheduler.waiting if self._may_wait_elsewhere(r)]
+        self._captured.clear()
+        running = []
+        for request in self._running:
+            foreign = self.foreign.get(request.request_id)
+            blocks = -(-request.num_computed_tokens // self.block_size)
+            running.append((foreign.key if foreign else None, blocks, self._may_move(request)))
+        waiting = [-(-r.num_tokens // self.block_size) for r in self._waiting]
+        return running, waiting, self._free()
+
+    def _may_move(self, request: Request) -> bool:
+        if request in self._pinned:
+            return False
+        if request not in self._movable_kind:
+            if reason := self._pin_reason(request):
+                self._pinned[request] = reason
+                self._count_pinned(reason)
+                return False
+            self._movable_kind.add(request)
+        return (
+            request.status == RequestStatus.RUNNING
+            and request.num_output_tokens > 0
+            and request.num_computed_tokens == request.num_tokens - 1
+        )
+
+    def _may_wait_elsewhere(self, request: Request) -> bool:
+        return (
+            request.status == RequestStatus.WAITING
+            and request.num_output_tokens == 0
+            and request.num_computed_tokens == 0
+            and request.request_id not in self.foreign
+            and request not in self._pinned
+            and not self._pin_reason(request)
+        )
+
+    def _pin_reason(self, request: Request) -> str | None:
+        """Why a request's state cannot be carried, or None."""
+        params = request.sampling_params
+        if request.use_structured_output:
+            return "structured_output"
+        if request.lora_request is not None:
+            return "lora"
+        if request.has_encoder_inputs or self.runner.uses_mrope:
+            return "multimodal"
+        if params.logits_processors:
+            return "logits_processors"
+        if request.kv_transfer_params is not None:
+            return "kv_transfer_params"
+        try:
+            _encode(params)
+        except TypeError:
+            return "sampling_params"
+        return None
+
+    # --- Step 3: offer ---
+
+    def capture(self, where: str, index: int) -> tuple[dict, list[int]]:
+        """(manifest, KV blocks) of a request; changes nothing."""
+        request = self._source(where, index)
+        foreign = self.foreign.get(request.request_id)
+        if foreign is None:
+            self._serial += 1
+            key = (self.rank, self._serial)
+        else:
+            key = foreign.key
+        self._captured[where, index] = key
+        generator, blocks = None, []
+        if where == "running":
+            used = -(-request.num_computed_tokens // self.block_size)
+            blocks = list(self.blocks.get_block_ids(request.request_id)[0][:used])
+            cached = self.runner.requests[request.request_id]
+            if cached.generator is not None:
+                generator = cached.generator.get_state().numpy().tobytes()
+        manifest = {
+            "key": key,
+            "request_id": foreign.request_id if foreign else request.request_id,
+            "hops": foreign.hops + 1 if foreign else 1,
+            "prompt": request.prompt_token_ids,
+            "output": list(request.output_token_ids),
+            "sampling_params": foreign.params if foreign else _encode(request.sampling_params),
+            "eos_token_id": request.eos_token_id,
+            "cache_salt": request.cache_salt,
+            "num_computed_tokens": request.num_computed_tokens if where == "running" else 0,
+            "num_cached_tokens": request.num_cached_tokens,
+            "generator_state": generator,
+            "kv_blocks": len(blocks),
+        }
+        return manifest, blocks
+
+    def _source(self, where: str, index: int) -> Request:
+        return (self._running if where == "running" else self._waiting)[index]
+
+    # --- Step 4: reserve ---
+
+    def reserve(self, manifest: dict) -> list[int]:
+        """Reserves a slot and KV blocks; returns the blocks.
+
+        Raises:
+            Rejected: says what is missing.
+        """
+        key = tuple(manifest["key"])
+        scheduler = self.scheduler
+        away = None
+        request_id = f"seqshift/{key[0]}/{key[1]}/{manifest['request_id']}"
+        if key[0] == self.rank:
+            request_id = manifest["request_id"]
+            away = self.away.get(key[1])
+            if away is None or self._aborted(away):
+                raise Rejected("its origin has aborted it")
+            self._flush_finished(request_id)
+        if key in self.reserved or request_id in scheduler.requests:
+            raise Rejected(f"request id {request_id!r} is in use here")
+        request = Request(
+            request_id=request_id,
+            prompt_token_ids=manifest["prompt"],
+            multi_modal_inputs=None,
+            multi_modal_hashes=None,
+            multi_modal_placeholders=None,
+            sampling_params=(params := _decode(manifest["sampling_params"])),
+            eos_token_id=manifest["eos_token_id"],
+            structured_output_request=StructuredOutputRequest(sampling_params=params),
+            cache_salt=manifest["cache_salt"],
+        )
+        request.num_cached_tokens = manifest["num_cached_tokens"]
+        blocks: list[int] = []
+        if computed := manifest["num_computed_tokens"]:
+            if request.num_prompt_tokens + len(manifest["output"]) >= scheduler.max_model_len:
+                raise Rejected(f"max_model_len is {scheduler.max_model_len} here")
+            arriving = sum(1 for r in self.reserved.values() if r.request.num_computed_tokens)
+            if len(scheduler.running) + arriving >= scheduler.max_num_running_reqs:
+                raise Rejected(f"max_num_seqs is {scheduler.max_num_running_reqs} here")
+            request.append_output_token_ids(manifest["output"])
+            if self.blocks.allocate_slots(request, computed, delay_cache_blocks=True) is None:
+                free = self.blocks.block_pool.get_num_free_blocks()
+                raise Rejected(f"{manifest['kv_blocks']} KV blocks wanted, {free} free here")
+            request.num_computed_tokens = computed
+            request.status = RequestStatus.RUNNING
+            blocks = list(self.blocks.get_block_ids(request_id)[0])
+        self.reserved[key] = Reservation(request, manifest, away)
+        return blocks
+
+    def _flush_finished(self, request_id: str) -> None:
+        """Does now what the next schedule() would make the runner do for a finished request of this id."""
+        if request_id in self.scheduler.finished_req_ids:
+            self.scheduler.finished_req_ids.discard(request_id)
+            self._drop_from_runner(request_id)
+
+    # --- Step 6: commit ---
+
+    def install(self, origin: int, serial: int) -> None:
+        """Makes everything that the request needs here, without letting the engine see it."""
+        reservation = self.reserved[origin, serial]
+        request, manifest = reservation.request, reservation.manifest
+        params = request.sampling_params
+        if manifest["num_computed_tokens"]:
+            generator = None
+            if (state := manifest["generator_state"]) is not None:
+                generator = torch.Generator(device=self.runner.device)
+                generator.set_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
+            own_params = params
+            if params.prompt_logprobs is not None:
+                # They were computed at the origin; the runner would return uninitialised tensors.
+                own_params = params.clone()
+                own_params.prompt_logprobs = None
+            reservation.cached = CachedRequestState(
+                req_id=request.request_id,
+                prompt_token_ids=request.prompt_token_ids,
+                mm_inputs=[],
+                mm_positions=[],
+                sampling_params=own_params,
+                generator=generator,
+                block_ids=tuple(list(ids) for ids in self.blocks.get_block_ids(request.request_id)),
+                num_computed_tokens=request.num_computed_tokens,
+                # The next step appends the last one.
+                output_token_ids=list(manifest["output"][:-1]),
+            )
+        if reservation.away is None and params.stop:
+            reservation.detokenizer = self._detokenizer(request, manifest["output"])
+
+    def _detokenizer(self, request: Request, output: list[int]) -> Any:
+        """A detokenizer that has seen `output`, to notice a stop string here."""
+        like = EngineCoreRequest(
+            request_id=request.request_id,
+            prompt_token_ids=request.prompt_token_ids,
+            mm_inputs=None,
+            mm_hashes=None,
+            mm_placeholders=None,
+            sampling_params=request.sampling_params,
+            eos_token_id=request.eos_token_id,
+            arrival_time=0.0,
+            lora_request=None,
+            cache_salt=None,
+            data_parallel_rank=None,
+        )
+        tokenizer = self.processor.tokenizer.get_lora_tokenizer(None)
+        detokenizer = IncrementalDetokenizer.from_new_request(tokenizer, like)
+        stop, detokenizer.stop = detokenizer.stop, []
+        detokenizer.update(output, False)
+        detokenizer.stop = stop
+        return detokenizer
+
+    def activate(self, origin: int, serial: int) -> None:
+        """Lets the engine see an installed request: it runs from the next step on."""
+        reservation = self.reserved.pop((origin, serial))
+        request, manifest = reservation.request, reservation.manifest
+        self.scheduler.requests[request.request_id] = request
+        if reservation.cached is None:
+            self.scheduler.waiting.append(request)
+        else:
+            self.runner.requests[request.request_id] = reservation.cached
+            if self.blocks.enable_caching:
+                self.blocks.cache_blocks(request, request.num_computed_tokens)
+            self.scheduler.running.append(request)
+        if reservation.away is not None:
+            del self.away[serial]
+        else:
+            self.foreign[request.request_id] = Foreign(
+                key=(origin, serial),
+                request_id=manifest["request_id"],
+                hops=manifest["hops"],
+                params=manifest["sampling_params"],
+                detokenizer=reservation.detokenizer,
+            )
+
+    def release(self, origin: int, serial: int) -> None:
+        """Gives a reservation back."""
+        request = self.reserved.pop((origin, serial)).request
+        self.blocks.free(request)
+        self.blocks.free_block_hashes(request)
+
+    def forget(self, where: str, index: int, to: int) -> None:
+        """Takes a request that runs on rank `to` now out of this engine."""
+        request = self._source(where, index)
+        _, serial = self._captured[where, index]
+        self._drop(request)
+        if self.foreign.pop(request.request_id, None) is None:
+            state = self.processor.request_states[request.request_id]
+            self.away[serial] = Away(request.request_id, state, request.take_events())
+
+    def thaw(self, where: str, index: int) -> None:
+        """A move failed: capturing has changed nothing, so there is nothing to undo."""
+
+    def _drop(self, request: Request) -> None:
+        # Not finish_requests: it leaves the id in finished_req_ids, and a drained rank never hands those on.
+        scheduler, request_id = self.scheduler, request.request_id
+        (scheduler.running if request.status == RequestStatus.RUNNING else scheduler.waiting).remove(request)
+        scheduler.requests.pop(request_id)
+        scheduler._cached_reqs_data.pop(request_id, None)
+        scheduler.encoder_cache_manager.free(request)
+        getattr(scheduler, "scheduled_req_ids", set()).discard(request_id)
+        self.blocks.free(request)
+        self.blocks.free_block_hashes(request)
+        self._drop_from_runner(request_id)
+
+    def _drop_from_runner(self, request_id: str) -> None:
+        runner = self.runner
+        runner.requests.pop(request_id, None)
+        runner.encoder_cache.pop(request_id, None)
+        row = runner.input_batch.remove_request(request_id)
+        if row is not None:
+            with torch.inference_mode():
+                runner.input_batch.condense([row])
+            self._batch_changed = True
+
+    # --- Step 7: return ---
+
+    def take_sync(self) -> tuple[list[tuple], list[tuple[int, int]]]:
+        """(results of foreign requests, aborts of own requests that are away)"""
+        results = []
+        for request_id, foreign in list(self.foreign.items()):
+            if foreign.outputs or foreign.done:
+                results.append((foreign.key, foreign.outputs, foreign.done))
+                foreign.outputs = []
+            if foreign.done:
+                del self.foreign[request_id]
+        aborted = [serial for serial, away in self.away.items() if self._aborted(away)]
+        for serial in aborted:
+            del self.away[serial]
+        return results, [(self.rank, serial) for serial in aborted]
+
+    def accept_sync(self, results: list[tuple], aborts: list[tuple[int, int]]) -> None:
+        """Queues returned tokens for the output processor, and ends what its origin has aborted."""
+        for (_, serial), outputs, done in results:
+            away = self.away.pop(serial, None) if done else self.away.get(serial)
+            if away is None or self._aborted(away):
+                continue
+            for items in outputs:
+                output = _output(away.request_id, items)
+                if away.events:
+                    # The metrics count its waiting time until now; the other rank's clock is another one.
+                    output.events = [*away.events, EngineCoreEvent.new_event(EngineCoreEventType.SCHEDULED)]
+                    away.events = None
+                self.delivery.append(output)
+        gone = set(map(tuple, aborts))
+        for request_id, foreign in list(self.foreign.items()):
+            if foreign.key in gone:
+                del self.foreign[request_id]
+                if (request := self.scheduler.requests.get(request_id)) is not None:
+                    self._drop(request)
+
+    def divert(self, outputs: list[EngineCoreOutput]) -> list[str]:
+        """Keeps the outputs of foreign requests for their origin; returns those that a stop string has ended."""
+        stopped = []
+        for output in outputs:
+            foreign = self.foreign.get(output.request_id)
+            if foreign is None:
+                continue
+            reason = output.finish_reason
+            foreign.outputs.append(_items(output))
+            foreign.done = reason is not None
+            if foreign.detokenizer is not None:
+                found = foreign.detokenizer.update(output.new_token_ids, reason == FinishReason.STOP)
+                if found and not foreign.done:
+                    # The origin finds the stop string itself and names it.
+                    foreign.done = True
+                    stopped.append(output.request_id)
+        return stopped
+
+    def deliver(self) -> list[Any]:
+        """Feeds queued results to the output processor outside of a normal step; returns its RequestOutputs."""
+        engine = self._engine()
+        outputs, self.delivery = self.delivery, []
+        stats = IterationStats() if engine.log_stats else None
+        processed = self.processor.process_outputs(outputs, time.monotonic(), stats)
+        if engine.stat_logger is not None:
+            engine.stat_logger.record(scheduler_stats=self.scheduler.make_stats(), iteration_stats=stats)
+        return processed.request_outputs
+
+
+def _items(output: EngineCoreOutput) -> tuple:
+    """A token's output as plain values: (token ids, logprob rows, finish, num_cached_tokens)."""
+    rows = None
+    if output.new_logprobs is not None:
+        ids, values, ranks = output.new_logprobs
+        rows = list(zip(ids, values, ranks))
+    finish = None
+    if output.finish_reason is not None:
+        finish = (output.finish_reason.name, output.stop_reason)
+    return list(output.new_token_ids), rows, finish, output.num_cached_tokens
+
+
+def _output(request_id: str, items: tuple) -> EngineCoreOutput:
+    """The inverse of `_items`, under the id that the request has at its origin."""
+    token_ids, rows, finish, num_cached_tokens = items
+    logprobs = None
+    if rows is not None:
+        ids, values, ranks = zip(*rows) if rows else ((), (), ())
+        logprobs = LogprobsLists(list(ids), list(values), list(ranks))
+    reason, stop_reason = (FinishReason[finish[0]], finish[1]) if finish else (None, None)
+    return EngineCoreOutput(
+        request_id=request_id,
+        new_token_ids=token_ids,
+        new_logprobs=logprobs,
+        finish_reason=reason,
+        stop_reason=stop_reason,
+        num_cached_tokens=num_cached_tokens,
+    )
+
+
+def _split(cache: Any, blocks: int) -> list[torch.Tensor]:
+    """The sub-caches of one layer: a list as it is, a stacked tensor [n, blocks, ...] by its first dimension."""
+    if isinstance(cache, (list, tuple)):
+        return list(cache)
+    if cache.dim() > 1 and cache.shape[0] != blocks and cache.shape[1] == blocks:
+        return list(cache.unbind(0))
+    return [cache]
+
+
+def _sub_cache(tensor: torch.Tensor, blocks: int) -> tuple:
+    if tensor.shape[0] != blocks:
+        raise ValueError(f"KV cache of shape {tuple(tensor.shape)}: its first dimension is not the {blocks} blocks")
+    block = tensor[0]
+    if not block.is_contiguous():
+        raise ValueError(f"KV cache of shape {tuple(tensor.shape)}, strides {tensor.stride()}: blocks not contiguous")
+    size = tensor.element_size()
+    start = tensor.storage_offset() * size
+    extent = tensor.untyped_storage().nbytes() - start
+    dtype = str(tensor.dtype).replace("torch.", "")
+    return tensor.data_ptr(), blocks, tensor.stride(0) * size, block.numel() * size, extent, dtype, "ND"

@@ -1,0 +1,161 @@
+"""Installs the hooks, and takes them out again."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Mapping
+from typing import Any
+
+from seqshift import adapters, hook, stats
+from seqshift.config import RolloutRebalanceConfig
+from seqshift.profile import log
+from seqshift.session import Session, join
+
+__all__ = ["disable_rollout_rebalance", "enable_rollout_rebalance"]
+
+_lock = threading.Lock()
+_installed: _Installed | None = None
+
+
+class _Installed:
+    """The hooks on one vLLM, and the engines that they have seen."""
+
+    def __init__(self, vllm: Any, config: RolloutRebalanceConfig) -> None:
+        self.vllm = vllm
+        self.config = config
+        # None stands for an engine that the feature is off for.
+        self.sessions: weakref.WeakKeyDictionary[Any, Session | None] = weakref.WeakKeyDictionary()
+        self.processors: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+        self.hooks = [
+            hook.before(vllm.EngineArgs, "create_engine_config")(self._place_gears),
+            hook.after(vllm.LLM, "__init__")(self._llm_made),
+            hook.after(vllm.LLMEngine, "__init__")(self._engine_made),
+            hook.before(vllm.LLM, "_run_engine")(self._rollout_begins),
+            hook.around(vllm.LLMEngine, "step")(self._step),
+            hook.around(vllm.LLMEngine, "has_unfinished_requests_dp")(self._unfinished),
+            hook.around(vllm.OutputProcessor, "process_outputs")(self._process_outputs),
+            hook.before(vllm.InputBatch, "add_request")(vllm.clear_stale_row),
+        ]
+
+    def remove(self) -> None:
+        for one in self.hooks:
+            one.remove()
+        for session in list(self.sessions.values()):
+            if session is not None:
+                session.close()
+        self.sessions.clear()
+        self.processors.clear()
+
+    def session(self, engine: Any) -> Session | None:
+        """The engine's session; made at its first sight, which all ranks of a group come to together."""
+        try:
+            return self.sessions[engine]
+        except KeyError:
+            return self._engine_made(engine)
+
+    # --- Engine construction ---
+
+    def _place_gears(self, args: Any, *_args: Any, **_kwargs: Any) -> None:
+        # Both ways in pass by here, and nothing has read the config before.
+        if self.config.multi_graph:
+            self.vllm.set_gears(args, self.config.graph_batch_sizes)
+
+    def _llm_made(self, llm: Any, *_args: Any, **_kwargs: Any) -> None:
+        engine = llm.llm_engine
+        if not isinstance(engine, self.vllm.LLMEngine) and engine not in self.sessions:
+            self.sessions[engine] = None
+            log.warning(
+                "rebalancing is off for this engine: it is a V0 engine; set VLLM_USE_V1=1 before importing vllm"
+            )
+
+    def _engine_made(self, engine: Any, *_args: Any, **_kwargs: Any) -> Session | None:
+        self.sessions[engine] = None
+        facts = self.vllm.group_facts(engine, self.config.graph_batch_sizes)
+        if facts is None:
+            log.info("rebalancing is off for this engine: it has no DP group in this process")
+            return None
+        session = join(facts, lambda: self.vllm.EngineState(engine, facts.dp_rank, _count_pinned), self.config)
+        if session is not None:
+            self.sessions[engine] = session
+            self.processors[engine.output_processor] = session.adapter
+            weakref.finalize(engine, session.close)
+        return session
+
+    # --- The step loop ---
+
+    def _rollout_begins(self, llm: Any, *_args: Any, **_kwargs: Any) -> None:
+        engine = llm.llm_engine
+        if isinstance(engine, self.vllm.LLMEngine) and (session := self.session(engine)) is not None:
+            session.restart()
+
+    def _step(self, original: Any, engine: Any) -> list:
+        session = self.session(engine)
+        if session is None:
+            return original(engine)
+        return session.step(lambda: original(engine))
+
+    def _unfinished(self, original: Any, engine: Any, has_unfinished: bool) -> bool:
+        session = self.session(engine)
+        if session is None:
+            return original(engine, has_unfinished)
+        return session.unfinished(lambda flag: original(engine, flag))
+
+    def _process_outputs(self, original: Any, processor: Any, outputs: list, *args: Any, **kwargs: Any) -> Any:
+        adapter = self.processors.get(processor)
+        if adapter is None:
+            return original(processor, outputs, *args, **kwargs)
+        stopped = adapter.divert(outputs) if adapter.foreign else ()
+        if adapter.delivery:
+            outputs, adapter.delivery = [*adapter.delivery, *outputs], []
+        result = original(processor, outputs, *args, **kwargs)
+        result.reqs_to_abort.extend(stopped)
+        return result
+
+
+def _count_pinned(reason: str) -> None:
+    stats.STATS.pinned[reason] += 1
+
+
+def enable_rollout_rebalance(config: RolloutRebalanceConfig | Mapping[str, Any] | None = None) -> bool:
+    """Installs the hooks in this process. Twice is once.
+
+    Args:
+        config: settings, as an object or a mapping of field names; None takes those of the environment.
+
+    Returns:
+        Whether the hooks are in. False when the settings say so, or when no adapter knows the installed vLLM (one
+        message says which are known; vLLM is left as it is).
+
+    Raises:
+        ValueError: names the setting that cannot be used.
+    """
+    global _installed
+    config = RolloutRebalanceConfig.resolve(config)
+    if not config.enable:
+        return False
+    with _lock:
+        if _installed is not None:
+            if _installed.config != config:
+                log.warning("rebalancing is already enabled; its first settings stay until it is disabled")
+            return True
+        try:
+            vllm = adapters.load()
+        except adapters.UnsupportedVersion as error:
+            log.warning("rebalancing is off in this process: %s", error)
+            return False
+        stats.reset()
+        _installed = _Installed(vllm, config)
+        return True
+
+
+def disable_rollout_rebalance() -> None:
+    """Takes the hooks out again: the original objects where nobody patched on top, else a pass-through. Twice is once.
+
+    Call it between rollouts, on all ranks.
+    """
+    global _installed
+    with _lock:
+        if _installed is not None:
+            _installed.remove()
+            _installed = None

@@ -1,0 +1,234 @@
+"""One engine's part in the rebalancing of its DP group: when checks run, and what a step becomes.
+
+Lockstep: in every step each rank runs one forward, real or dummy. A check runs at the start of a step on all ranks
+alike; the all-reduce that ends a rollout is where all ranks exchange the last results, and a rollout that had results
+on their way takes one more step, with a dummy forward on every rank, to deliver them.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import threading
+from pathlib import Path
+from typing import Any, Callable
+
+from seqshift import _native
+from seqshift.agreement import ON, agree
+from seqshift.config import RolloutRebalanceConfig
+from seqshift.profile import Profile, log
+from seqshift.stats import STATS
+
+TEST_PLAN = "SEQSHIFT_TEST_PLAN"
+_MOCK_DIR = Path(__file__).with_name("_mock")
+_topics = threading.local()
+
+
+class Session:
+    """Joins an engine to its group. `adapter` is an EngineState of the vLLM line in use."""
+
+    def __init__(self, adapter: Any, group: _native.Group, config: RolloutRebalanceConfig, profile: Profile) -> None:
+        self.adapter = adapter
+        self.group = group
+        self.config = config
+        self.profile = profile
+        self.steps = 0
+        self.faults = 0
+        self.checking = True
+        self._moved = False
+        self._delivering = False
+        self._layout: Any = None
+
+    def restart(self) -> None:
+        """A rollout begins: steps are counted from zero."""
+        self.steps = 0
+        self.faults = 0
+        self.checking = True
+
+    def step(self, original: Callable[[], list]) -> list:
+        """One engine step."""
+        if self._delivering:
+            self._delivering = False
+        else:
+            if self.steps == 0:
+                self._resolve_layout()
+            elif self.checking and self.steps % self.config.check_interval == 0:
+                self._check()
+            self.steps += 1
+            STATS.steps += 1
+            self.profile.step(self.steps)
+        outputs = original()
+        if self.adapter.delivery:
+            # A dummy step passes by the output processor.
+            outputs = [*outputs, *self.adapter.deliver()]
+        return outputs
+
+    def unfinished(self, original: Callable[[bool], bool]) -> bool:
+        """Whether any rank has work; `original` takes this rank's answer to the group's all-reduce."""
+        if original(self.adapter.has_work()):
+            return True
+        if self._moved:
+            self._moved = False
+            if self.group.drain(self.adapter):
+                self._delivering = True
+                self.adapter.settle()
+                return True
+        self.restart()
+        return False
+
+    def close(self) -> None:
+        """Leaves the group."""
+        self.group.close()
+
+    def _resolve_layout(self) -> None:
+        """KV tensors may have been made anew since the last rollout."""
+        layout = self.adapter.kv_layout()
+        if layout != self._layout:
+            self.group.set_layout(layout)
+            self._layout = layout
+
+    def _check(self) -> None:
+        report = self.group.check(self.adapter, self.steps)
+        self.adapter.settle()
+        STATS.record(self.adapter.rank, report)
+        self.profile.checked(report)
+        STATS.gear = self.profile.gear
+        self._moved |= report["committed"] > 0
+        # Outcomes are equal on all ranks, so all switch off alike.
+        self.faults += report["faults"]
+        if self.faults >= self.config.max_failures:
+            self.checking = False
+            log.warning("rebalancing is off for the rest of the rollout after %d faults", self.faults)
+
+
+def join(facts: Any, make_adapter: Callable[[], Any], config: RolloutRebalanceConfig) -> Session | None:
+    """Agrees with all ranks of the engine's group and joins it; None when the feature is off for this engine.
+
+    `facts` is the adapter's GroupFacts; `make_adapter` makes the EngineState and may raise what makes this engine
+    unfit. All ranks come to the same answer, and each logs it once.
+    """
+    _topics.count = getattr(_topics, "count", 0) + 1
+    words = {
+        "version": _native.__version__,
+        "vllm": facts.version,
+        "config": config.agreement_hash(),
+        "gears": list(facts.gears),
+        "test_plan": os.environ.get(TEST_PLAN, ""),
+        "host": facts.host,
+        "machine": _machine(),
+        "secret": secrets.token_hex(16),
+        "ports": {},
+    }
+
+    def settle(topic: str, unfit: str | None, seconds: float = config.deadline_seconds) -> dict[int, dict]:
+        topic = f"engine/{_topics.count}/{topic}"
+        verdict, heard = agree(
+            facts.store, topic, facts.member, facts.members, {**words, "unfit": unfit}, _judge, seconds
+        )
+        if verdict != ON:
+            raise _Off(verdict)
+        return heard
+
+    adapter = group = None
+    try:
+        # Each round ends alike on all ranks, so that none goes on alone.
+        unfit = facts.unfit
+        if unfit is None:
+            adapter, unfit = _attempt(make_adapter)
+        heard = settle("fit", unfit)
+        secret = bytes.fromhex(heard[min(heard)]["secret"])
+        listeners, unfit = _attempt(lambda: {name: _native.Listener(secret) for name in ("dp", "tp")})
+        words["ports"] = {name: one.port for name, one in (listeners or {}).items()}
+        heard = settle("ports", unfit)
+        group, unfit = _attempt(lambda: _connect(facts, config, adapter, listeners, heard))
+        # Connecting has a deadline of its own, counted from a moment that differs a little between ranks.
+        settle("ready", unfit, config.deadline_seconds + 5)
+    except _Off as off:
+        log.warning("rebalancing is off for this engine: %s", off)
+        if group is not None:
+            group.close()
+        return None
+    if plan := words["test_plan"]:
+        log.warning("%s=%s replaces the planner: for tests only", TEST_PLAN, plan)
+    return Session(adapter, group, config, Profile(config, facts.dp_rank, facts.gears))
+
+
+class _Off(Exception):
+    """The verdict that the feature is off, with its reason."""
+
+
+def _attempt(make: Callable[[], Any]) -> tuple[Any, str | None]:
+    """(what was made, None) or (None, what went wrong)."""
+    try:
+        return make(), None
+    except Exception as error:
+        return None, f"{type(error).__name__}: {error}"
+
+
+def _judge(heard: dict[int, dict]) -> str:
+    """The verdict on everybody's words: ON, or what is wrong and where."""
+    leader = min(heard)
+    for member, words in sorted(heard.items()):
+        if words["unfit"]:
+            return f"rank {member}: {words['unfit']}"
+    for name in ("version", "vllm", "config", "gears", "test_plan"):
+        for member, words in sorted(heard.items()):
+            if words[name] != heard[leader][name]:
+                return (
+                    f"{name} differs between ranks ({leader}: {heard[leader][name]}, {member}: {words[name]}): "
+                    "give all ranks the same settings"
+                )
+    return ON
+
+
+def _connect(
+    facts: Any, config: RolloutRebalanceConfig, adapter: Any, listeners: dict, heard: dict[int, dict]
+) -> _native.Group:
+    def end(name: str, members: list[int]) -> tuple | None:
+        if len(members) == 1:
+            return None
+        here = _machine()
+        addresses = []
+        for member in members:
+            words = heard[member]
+            host = "127.0.0.1" if words["machine"] == here else words["host"]
+            addresses.append(f"{host}:{words['ports'][name]}")
+        return listeners[name], members.index(facts.member), addresses
+
+    backend, directory = library(config)
+    group = _native.Group(
+        end("dp", facts.dp_members),
+        end("tp", facts.tp_members),
+        gears=list(facts.gears),
+        minimum_gain=config.minimum_gain,
+        block_size=adapter.block_size,
+        deadline_seconds=config.deadline_seconds,
+        library_dir=directory,
+        mock=backend == "mock",
+        device=facts.device,
+        staging_mib=config.staging_mib,
+        comm_buffer_mib=config.comm_buffer_mib,
+        verify_kv=config.verify_kv,
+        forced_plan=os.environ.get(TEST_PLAN) or None,
+    )
+    group.set_layout(adapter.kv_layout())
+    group.start()
+    return group
+
+
+def library(config: RolloutRebalanceConfig) -> tuple[str, str | None]:
+    """(backend, library directory): `auto` is CANN where the environment shows one, else the mock."""
+    directory = os.environ.get("SEQSHIFT_CANN_LIB_DIR") or None
+    backend = config.backend
+    if backend == "auto":
+        backend = "cann" if directory or os.environ.get("ASCEND_HOME_PATH") else "mock"
+    if backend == "mock":
+        return backend, directory or str(_MOCK_DIR)
+    return backend, directory
+
+
+def _machine() -> str:
+    """Equal for two processes that reach each other through the loopback interface."""
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    return f"{boot}/{os.stat('/proc/self/ns/net').st_ino}/{socket.gethostname()}"
