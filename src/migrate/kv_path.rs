@@ -44,7 +44,11 @@ impl KvPath {
     /// # Errors
     /// Says what is missing.
     pub fn open(options: KvOptions) -> Result<Self, String> {
-        Ok(Self { options, mesh: None, sub_caches: Vec::new() })
+        Ok(Self {
+            options,
+            mesh: None,
+            sub_caches: Vec::new(),
+        })
     }
 
     /// Takes the KV caches' places.
@@ -110,10 +114,15 @@ impl KvChannel for KvPath {
             }
             report.bytes += (payload.len() - start) as u64;
             let digest = self.digest(&payload[start..]);
-            report.outbound.push(KvOutcome { digest, error: None });
+            report.outbound.push(KvOutcome {
+                digest,
+                error: None,
+            });
         }
         let received = match self.mesh.as_mut() {
-            Some(mesh) => mesh.all_to_all(Kind::Root, payloads, deadline).map_err(|e| e.to_string()),
+            Some(mesh) => mesh
+                .all_to_all(Kind::Root, payloads, deadline)
+                .map_err(|e| e.to_string()),
             None => Err("no connections".into()),
         };
         let mut at = vec![0; ranks];

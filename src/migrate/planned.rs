@@ -29,18 +29,32 @@ impl Policy for PlannedPolicy {
     }
 
     fn decide(&mut self, loads: &[Load], details: &[Detail]) -> Decision {
-        let group: Vec<RankLoad> = (0..).zip(loads.iter().zip(details)).map(rank_load).collect();
+        let group: Vec<RankLoad> = (0..)
+            .zip(loads.iter().zip(details))
+            .map(rank_load)
+            .collect();
         let plan = match plan::plan(&group, &self.gears, &self.options) {
             Ok(plan) => plan,
             Err(error) => {
                 tracing::error!(%error, "no plan");
-                return Decision { reasons: vec![error.to_string()], ..Decision::default() };
+                return Decision {
+                    reasons: vec![error.to_string()],
+                    ..Decision::default()
+                };
             }
         };
         let mut flights = Vec::new();
         for one in &plan.moves {
-            let source = if one.needs_kv { Source::Running } else { Source::Waiting };
-            let flight = |index: &u32| Flight { from: one.from, to: one.to, source: source(*index) };
+            let source = if one.needs_kv {
+                Source::Running
+            } else {
+                Source::Waiting
+            };
+            let flight = |index: &u32| Flight {
+                from: one.from,
+                to: one.to,
+                source: source(*index),
+            };
             flights.extend(one.sequences.iter().map(flight));
         }
         Decision {

@@ -9,13 +9,16 @@ use pyo3::prelude::*;
 
 use crate::migrate::engine::{Captured, Counts, Engine, EngineError, Result, Source};
 use crate::wire::manifest::{Manifest, SequenceKey, Tokens};
-use crate::wire::message::{
-    Detail, Finish, LogprobRow, Return, SequenceDetail, Sync, TokenOutput,
-};
+use crate::wire::message::{Detail, Finish, LogprobRow, Return, SequenceDetail, Sync, TokenOutput};
 
 type Key = (u32, u64);
 type Row = (Vec<i64>, Vec<f64>, i64);
-type Output = (Vec<u32>, Option<Vec<Row>>, Option<(String, Option<i64>)>, i64);
+type Output = (
+    Vec<u32>,
+    Option<Vec<Row>>,
+    Option<(String, Option<i64>)>,
+    i64,
+);
 type Results = (Key, Vec<Output>, bool);
 
 /// A manifest as Python sees it: a dict.
@@ -79,7 +82,11 @@ impl From<&Manifest> for ManifestItems {
 }
 
 fn output_of((token_ids, rows, finish, num_cached_tokens): Output) -> TokenOutput {
-    let row = |(token_ids, values, sampled_rank)| LogprobRow { token_ids, values, sampled_rank };
+    let row = |(token_ids, values, sampled_rank)| LogprobRow {
+        token_ids,
+        values,
+        sampled_rank,
+    };
     TokenOutput {
         token_ids,
         logprobs: rows.map(|rows| rows.into_iter().map(row).collect()),
@@ -91,7 +98,12 @@ fn output_of((token_ids, rows, finish, num_cached_tokens): Output) -> TokenOutpu
 fn output_items(o: TokenOutput) -> Output {
     let row = |r: LogprobRow| (r.token_ids, r.values, r.sampled_rank);
     let rows = o.logprobs.map(|rows| rows.into_iter().map(row).collect());
-    (o.token_ids, rows, o.finish.map(|f| (f.reason, f.stop_token)), o.num_cached_tokens)
+    (
+        o.token_ids,
+        rows,
+        o.finish.map(|f| (f.reason, f.stop_token)),
+        o.num_cached_tokens,
+    )
 }
 
 fn source_items(source: Source) -> (&'static str, u32) {
@@ -111,7 +123,10 @@ pub struct PyEngine {
 impl PyEngine {
     /// Wraps an adapter.
     pub fn new(adapter: Py<PyAny>) -> Self {
-        Self { adapter, fatal: None }
+        Self {
+            adapter,
+            fatal: None,
+        }
     }
 
     fn call<T>(
@@ -135,7 +150,13 @@ impl Engine for PyEngine {
         self.call(|_, adapter| {
             let (running, waiting, free_kv_blocks, max_num_seqs, has_sync) =
                 adapter.call_method0("counts")?.extract()?;
-            Ok(Counts { running, waiting, free_kv_blocks, max_num_seqs, has_sync })
+            Ok(Counts {
+                running,
+                waiting,
+                free_kv_blocks,
+                max_num_seqs,
+                has_sync,
+            })
         })
     }
 
@@ -149,7 +170,12 @@ impl Engine for PyEngine {
                 movable,
             };
             let running = running.into_iter().map(one).collect();
-            Ok(Detail { running, waiting_blocks, free_kv_blocks, healthy: true })
+            Ok(Detail {
+                running,
+                waiting_blocks,
+                free_kv_blocks,
+                healthy: true,
+            })
         })
     }
 
@@ -159,11 +185,18 @@ impl Engine for PyEngine {
                 adapter.call_method0("take_sync")?.extract()?;
             let aborts: Vec<SequenceKey> = aborts.into_iter().map(key_of).collect();
             let mut all: Vec<Sync> = (0..ranks)
-                .map(|_| Sync { returns: Vec::new(), aborts: aborts.clone() })
+                .map(|_| Sync {
+                    returns: Vec::new(),
+                    aborts: aborts.clone(),
+                })
                 .collect();
             for (key, outputs, done) in returns {
                 let outputs = outputs.into_iter().map(output_of).collect();
-                let one = Return { key: key_of(key), outputs, done };
+                let one = Return {
+                    key: key_of(key),
+                    outputs,
+                    done,
+                };
                 if let Some(sync) = all.get_mut(key.0 as usize) {
                     sync.returns.push(one);
                 }
@@ -182,14 +215,22 @@ impl Engine for PyEngine {
         };
         let returns: Vec<Results> = sync.returns.into_iter().map(results).collect();
         let aborts: Vec<Key> = sync.aborts.iter().map(|k| (k.origin, k.serial)).collect();
-        self.call(|_, adapter| adapter.call_method1("accept_sync", (returns, aborts)).map(drop))
+        self.call(|_, adapter| {
+            adapter
+                .call_method1("accept_sync", (returns, aborts))
+                .map(drop)
+        })
     }
 
     fn capture(&mut self, source: Source) -> Result<Captured> {
         self.call(|_, adapter| {
-            let (items, blocks): (ManifestItems, Vec<u32>) =
-                adapter.call_method1("capture", source_items(source))?.extract()?;
-            Ok(Captured { manifest: items.into(), blocks })
+            let (items, blocks): (ManifestItems, Vec<u32>) = adapter
+                .call_method1("capture", source_items(source))?
+                .extract()?;
+            Ok(Captured {
+                manifest: items.into(),
+                blocks,
+            })
         })
     }
 
@@ -199,15 +240,27 @@ impl Engine for PyEngine {
     }
 
     fn install(&mut self, key: SequenceKey) -> Result<()> {
-        self.call(|_, adapter| adapter.call_method1("install", (key.origin, key.serial)).map(drop))
+        self.call(|_, adapter| {
+            adapter
+                .call_method1("install", (key.origin, key.serial))
+                .map(drop)
+        })
     }
 
     fn activate(&mut self, key: SequenceKey) -> Result<()> {
-        self.call(|_, adapter| adapter.call_method1("activate", (key.origin, key.serial)).map(drop))
+        self.call(|_, adapter| {
+            adapter
+                .call_method1("activate", (key.origin, key.serial))
+                .map(drop)
+        })
     }
 
     fn release(&mut self, key: SequenceKey) -> Result<()> {
-        self.call(|_, adapter| adapter.call_method1("release", (key.origin, key.serial)).map(drop))
+        self.call(|_, adapter| {
+            adapter
+                .call_method1("release", (key.origin, key.serial))
+                .map(drop)
+        })
     }
 
     fn forget(&mut self, source: Source, to: u32) -> Result<()> {

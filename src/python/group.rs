@@ -50,7 +50,9 @@ type Raised = Arc<Mutex<Option<PyErr>>>;
 /// Ends a wait when Python has a signal to handle.
 fn interrupt(raised: Raised) -> Interrupt {
     Arc::new(move || {
-        let Some(error) = Python::attach(|py| py.check_signals().err()) else { return false };
+        let Some(error) = Python::attach(|py| py.check_signals().err()) else {
+            return false;
+        };
         lock(&raised).get_or_insert(error);
         true
     })
@@ -96,20 +98,32 @@ impl PyGroup {
         let deadline = Duration::from_secs_f64(deadline_seconds);
         let until = Instant::now() + deadline;
         let connect = |end: Option<(PyRefMut<'_, PyListener>, u32, Vec<String>)>| {
-            let Some((mut listener, rank, addresses)) = end else { return Ok(Mesh::alone()) };
-            let listener = listener.0.take().ok_or_else(|| error("this listener was used before"))?;
+            let Some((mut listener, rank, addresses)) = end else {
+                return Ok(Mesh::alone());
+            };
+            let listener = listener
+                .0
+                .take()
+                .ok_or_else(|| error("this listener was used before"))?;
             let stop = interrupt(raised.clone());
-            py.detach(|| listener.connect(rank, &addresses, until, stop)).map_err(error)
+            py.detach(|| listener.connect(rank, &addresses, until, stop))
+                .map_err(error)
         };
         let dp = connect(dp)?;
         let tp = connect(tp)?;
         let policy: Box<dyn Policy> = match forced_plan {
-            Some(name) => {
-                Box::new(ForcedPolicy::new(Forced::parse(name).map_err(PyValueError::new_err)?))
-            }
+            Some(name) => Box::new(ForcedPolicy::new(
+                Forced::parse(name).map_err(PyValueError::new_err)?,
+            )),
             None => {
                 let gears = Gears::new(&gears).map_err(|e| PyValueError::new_err(e.to_string()))?;
-                Box::new(PlannedPolicy::new(gears, Options { minimum_gain, ..Options::default() }))
+                Box::new(PlannedPolicy::new(
+                    gears,
+                    Options {
+                        minimum_gain,
+                        ..Options::default()
+                    },
+                ))
             }
         };
         let options = KvOptions {
@@ -122,7 +136,10 @@ impl PyGroup {
         };
         let kv = py.detach(|| KvPath::open(options)).map_err(error)?;
         let migrator = Migrator::new(dp, tp, kv, policy, block_size, deadline);
-        Ok(Self { migrator: Mutex::new(Some(migrator)), raised })
+        Ok(Self {
+            migrator: Mutex::new(Some(migrator)),
+            raised,
+        })
     }
 
     /// The KV caches: per layer a list of sub-caches
@@ -159,11 +176,12 @@ impl PyGroup {
     }
 }
 
-
 impl PyGroup {
     fn with<T>(&self, act: impl FnOnce(&mut Migrator<KvPath>) -> PyResult<T>) -> PyResult<T> {
         let mut guard = lock(&self.migrator);
-        act(guard.as_mut().ok_or_else(|| error("this group is closed"))?)
+        act(guard
+            .as_mut()
+            .ok_or_else(|| error("this group is closed"))?)
     }
 
     fn run<T: Send>(
@@ -186,7 +204,11 @@ impl PyGroup {
 
 fn report_items<'py>(py: Python<'py>, report: &Report) -> PyResult<Bound<'py, PyDict>> {
     let items = PyDict::new(py);
-    let counts: Vec<(u32, u32)> = report.loads.iter().map(|l| (l.running, l.waiting)).collect();
+    let counts: Vec<(u32, u32)> = report
+        .loads
+        .iter()
+        .map(|l| (l.running, l.waiting))
+        .collect();
     let moves: Vec<_> = report
         .moves
         .iter()
