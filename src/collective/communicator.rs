@@ -370,10 +370,15 @@ impl Communicator {
 
     /// Gives up: breaks the communicator and drops what the stream has not done yet.
     pub fn abort(&self, stream: &Stream) {
-        self.broken.store(true, Ordering::Relaxed);
+        self.give_up();
         if let Err(error) = stream.abort() {
             tracing::warn!(%error, "a stream could not be aborted");
         }
+    }
+
+    /// Breaks the communicator: the peers will not find us there again.
+    pub fn give_up(&self) {
+        self.broken.store(true, Ordering::Relaxed);
     }
 
     fn enqueue(
@@ -384,7 +389,7 @@ impl Communicator {
             return Err(CollectiveError::Broken);
         }
         self.runtime.bind()?;
-        call(self.runtime.symbols()).inspect_err(|_| self.broken.store(true, Ordering::Relaxed))
+        call(self.runtime.symbols()).inspect_err(|_| self.give_up())
     }
 
     fn run(

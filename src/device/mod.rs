@@ -15,7 +15,7 @@ mod stream;
 
 pub use buffer::{DeviceBuffer, HostBuffer, Registration};
 pub use error::DeviceError;
-pub(crate) use error::{acl, recent_message};
+pub(crate) use error::{acl, check, recent_message};
 pub use event::Event;
 pub use runtime::{MemoryInfo, Runtime, RuntimeOptions};
 pub use stream::{CopyKind, Stream};

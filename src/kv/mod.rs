@@ -1,1 +1,19 @@
-//! KV-cache layout, gather and scatter of blocks.
+//! KV-cache layout, gather and scatter of blocks, and their exchange between ranks.
+
+mod blocks;
+mod dtype;
+mod exchange;
+mod layout;
+pub mod schedule;
+mod staging;
+mod transfer;
+
+pub use blocks::{BlockCopier, BlockPart, CopyCounts, Direction};
+pub use dtype::{DType, Format};
+pub use layout::{
+    KvLayout, LayoutDescription, LayoutDifference, LayoutError, SubCache, SubCacheDescription,
+};
+pub use schedule::Move;
+pub use transfer::{
+    ExchangeReport, MoveOutcome, SelfTest, Timings, Transfer, TransferError, TransferOptions,
+};

@@ -1,0 +1,430 @@
+//! One exchange: gather of round k+1, send of round k and scatter of round k-1 overlap.
+
+use std::time::{Duration, Instant};
+
+use xxhash_rust::xxh3::Xxh3;
+
+use super::schedule::{Chunk, Move, Round, rounds};
+use super::staging::{Lane, Lanes, Staging};
+use super::transfer::{ExchangeReport, MoveOutcome, Timings, Transfer};
+use super::{BlockPart, Direction};
+use crate::collective::{Communicator, SendRecv};
+use crate::device::{DeviceError, Event};
+
+/// After the deadline, copies on our own device get this long before their stream is aborted.
+const GRACE: Duration = Duration::from_secs(1);
+
+/// What is known of one move so far.
+struct Progress {
+    error: Option<String>,
+    hash: Option<Box<Xxh3>>,
+}
+
+impl Progress {
+    fn fail(&mut self, error: &str) {
+        self.error.get_or_insert_with(|| error.to_owned());
+    }
+
+    fn outcome(self) -> MoveOutcome {
+        let digest = self
+            .hash
+            .filter(|_| self.error.is_none())
+            .map(|hash| hash.digest());
+        MoveOutcome {
+            digest,
+            error: self.error,
+        }
+    }
+}
+
+pub(super) struct Exchange<'a> {
+    transfer: &'a mut Transfer,
+    communicator: &'a Communicator,
+    lanes: Lanes,
+    outbound: &'a [Move<'a>],
+    inbound: &'a [Move<'a>],
+    sending: Vec<Progress>,
+    receiving: Vec<Progress>,
+    deadline: Instant,
+    timings: Timings,
+    /// Kept until the streams that wait for it are through.
+    produced: Option<Event>,
+}
+
+impl<'a> Exchange<'a> {
+    pub(super) fn run(
+        transfer: &'a mut Transfer,
+        communicator: &'a Communicator,
+        outbound: &'a [Move<'a>],
+        inbound: &'a [Move<'a>],
+        deadline: Instant,
+    ) -> ExchangeReport {
+        let start = Instant::now();
+        let progress = |one: &Move<'_>| Progress {
+            error: transfer.objection(communicator.rank(), one),
+            hash: transfer.verify.then(|| Box::new(Xxh3::new())),
+        };
+        let mut sending: Vec<_> = outbound.iter().map(progress).collect();
+        let mut receiving: Vec<_> = inbound.iter().map(progress).collect();
+        let (cut, rank) = (transfer.cut, communicator.rank());
+        let rounds = rounds(
+            &transfer.layout,
+            cut,
+            transfer.ranks,
+            rank,
+            outbound,
+            inbound,
+        );
+        let mut report = ExchangeReport {
+            rounds: rounds.len(),
+            ..ExchangeReport::default()
+        };
+        for round in &rounds {
+            report.sent += round.sends.iter().map(|chunk| chunk.length).sum::<u64>();
+            report.received += round.receives.iter().map(|chunk| chunk.length).sum::<u64>();
+        }
+        report.broken = match transfer.ready(communicator) {
+            Ok(lanes) => {
+                let mut exchange = Exchange {
+                    transfer,
+                    communicator,
+                    lanes,
+                    outbound,
+                    inbound,
+                    sending,
+                    receiving,
+                    deadline,
+                    timings: Timings::default(),
+                    produced: None,
+                };
+                let result = exchange.rounds(&rounds);
+                let broken = result.err().inspect(|_| exchange.stop());
+                report.timings = exchange.timings;
+                (sending, receiving) = (exchange.sending, exchange.receiving);
+                // Queues that failed are dropped here.
+                exchange.transfer.lanes = broken.is_none().then_some(exchange.lanes);
+                broken
+            }
+            Err(error) => {
+                communicator.give_up();
+                Some(error)
+            }
+        };
+        if let Some(error) = &report.broken {
+            sending
+                .iter_mut()
+                .chain(&mut receiving)
+                .for_each(|progress| progress.fail(error));
+        }
+        report.outbound = sending.into_iter().map(Progress::outcome).collect();
+        report.inbound = receiving.into_iter().map(Progress::outcome).collect();
+        report.timings.total = start.elapsed();
+        report
+    }
+
+    /// All rounds. An error is one of the transport.
+    fn rounds(&mut self, rounds: &[Round]) -> Result<(), String> {
+        let Some(last) = rounds.len().checked_sub(1) else {
+            return Ok(());
+        };
+        self.follow_producer();
+        self.gather(&rounds[0], 0);
+        for (index, round) in rounds.iter().enumerate() {
+            let half = index % 2;
+            self.finish_gather(round, half)?;
+            if index >= 2 {
+                self.finish_scatter(&rounds[index - 2], half)?;
+            }
+            self.send(round, half)?;
+            // What follows runs while the links are busy with this round.
+            if index >= 2 {
+                self.digest(Direction::Scatter, &rounds[index - 2], half);
+            }
+            if index >= 1 {
+                self.finish_send(1 - half)?;
+                self.scatter(&rounds[index - 1], 1 - half);
+            }
+            if let Some(next) = rounds.get(index + 1) {
+                self.gather(next, 1 - half);
+            }
+            self.digest(Direction::Gather, round, half);
+        }
+        self.finish_send(last % 2)?;
+        self.scatter(&rounds[last], last % 2);
+        for (index, round) in rounds.iter().enumerate().skip(last.saturating_sub(1)) {
+            self.finish_scatter(round, index % 2)?;
+            self.digest(Direction::Scatter, round, index % 2);
+        }
+        Ok(())
+    }
+
+    /// Nothing is copied before the engine's own work on the cache is done. If that cannot be had,
+    /// no move is well.
+    fn follow_producer(&mut self) {
+        let Some(producer) = &self.transfer.producer else {
+            return;
+        };
+        let (gather, scatter) = (&self.lanes.gather.stream, &self.lanes.scatter.stream);
+        let order = Event::new(&self.transfer.runtime).and_then(|event| {
+            producer.record(&event)?;
+            gather.wait_event(&event)?;
+            scatter.wait_event(&event)?;
+            Ok(event)
+        });
+        match order {
+            Ok(event) => self.produced = Some(event),
+            Err(error) => {
+                let text = format!("the engine's stream cannot be followed: {error}");
+                self.sending
+                    .iter_mut()
+                    .chain(&mut self.receiving)
+                    .for_each(|one| one.fail(&text));
+            }
+        }
+    }
+
+    fn gather(&mut self, round: &Round, half: usize) {
+        self.enqueue(Direction::Gather, round, half);
+    }
+
+    fn scatter(&mut self, round: &Round, half: usize) {
+        self.enqueue(Direction::Scatter, round, half);
+    }
+
+    /// Enqueues the copies of a round, and the copies to the host that digests need. A copy that
+    /// CANN refuses fails its move.
+    fn enqueue(&mut self, direction: Direction, round: &Round, half: usize) {
+        let (lane, staging, moves, all, chunks) = match direction {
+            Direction::Gather => (
+                &mut self.lanes.gather,
+                &self.transfer.outgoing,
+                self.outbound,
+                &mut self.sending,
+                &round.sends,
+            ),
+            Direction::Scatter => (
+                &mut self.lanes.scatter,
+                &self.transfer.incoming,
+                self.inbound,
+                &mut self.receiving,
+                &round.receives,
+            ),
+        };
+        for chunk in chunks {
+            for piece in &chunk.pieces {
+                let progress = &mut all[piece.index];
+                if progress.error.is_some() {
+                    continue;
+                }
+                let part = BlockPart {
+                    cache: &self.transfer.layout.sub_caches()[piece.sub_cache],
+                    ids: &moves[piece.index].blocks[piece.blocks.clone()],
+                    range: piece.range.clone(),
+                };
+                let at = staging
+                    .chunk(half, chunk)
+                    .wrapping_add(piece.offset as usize);
+                let room = piece.bytes() as usize;
+                // SAFETY: whoever made the transfer vouches for the cache; a piece lies within its
+                // chunk, whose half is not used again before this lane's event is waited for.
+                let result = unsafe {
+                    self.transfer
+                        .copier
+                        .copy(direction, &part, at, room, &lane.stream)
+                };
+                if let Err(error) = result {
+                    progress.fail(&text(direction, &error));
+                }
+            }
+            // SAFETY: the half is not used again before this lane's event is waited for.
+            if let Err(error) = unsafe { staging.fetch(half, chunk, &lane.stream) } {
+                fail_chunk(all, chunk, &text(direction, &error));
+            }
+        }
+        if chunks.is_empty() {
+            return;
+        }
+        if let Err(error) = lane.record(half) {
+            for chunk in chunks {
+                fail_chunk(all, chunk, &text(direction, &error));
+            }
+            self.renew(direction);
+        }
+    }
+
+    fn finish_gather(&mut self, round: &Round, half: usize) -> Result<(), String> {
+        let start = Instant::now();
+        let result = self.finish(Direction::Gather, &round.sends, half);
+        self.timings.gather += start.elapsed();
+        result
+    }
+
+    fn finish_scatter(&mut self, round: &Round, half: usize) -> Result<(), String> {
+        let start = Instant::now();
+        let result = self.finish(Direction::Scatter, &round.receives, half);
+        self.timings.scatter += start.elapsed();
+        result
+    }
+
+    /// Waits for the copies of a round. If they failed, so have the moves they belong to.
+    fn finish(
+        &mut self,
+        direction: Direction,
+        chunks: &[Chunk],
+        half: usize,
+    ) -> Result<(), String> {
+        let left = self.left();
+        let (lane, all) = match direction {
+            Direction::Gather => (&mut self.lanes.gather, &mut self.sending),
+            Direction::Scatter => (&mut self.lanes.scatter, &mut self.receiving),
+        };
+        match lane.wait(half, left) {
+            Ok(()) => Ok(()),
+            Err(error) if error.is_timeout() => {
+                Err(format!("{}, before the deadline", text(direction, &error)))
+            }
+            Err(error) => {
+                for chunk in chunks {
+                    fail_chunk(all, chunk, &text(direction, &error));
+                }
+                self.renew(direction);
+                Ok(())
+            }
+        }
+    }
+
+    /// A stream on which something failed may refuse all that follows; a new one does not.
+    fn renew(&mut self, direction: Direction) {
+        let lane = match direction {
+            Direction::Gather => &mut self.lanes.gather,
+            Direction::Scatter => &mut self.lanes.scatter,
+        };
+        match Lane::new(&self.transfer.runtime) {
+            Ok(new) => *lane = new,
+            Err(error) => tracing::warn!(%error, "a failed stream could not be replaced"),
+        }
+    }
+
+    fn send(&mut self, round: &Round, half: usize) -> Result<(), String> {
+        if self.left().is_zero() {
+            return Err("the deadline passed".into());
+        }
+        let (outgoing, incoming) = (&self.transfer.outgoing, &self.transfer.incoming);
+        let sends = round.sends.iter().map(|chunk| SendRecv::Send {
+            peer: chunk.peer,
+            pointer: outgoing.chunk(half, chunk),
+            length: chunk.length as usize,
+        });
+        let receives = round.receives.iter().map(|chunk| SendRecv::Recv {
+            peer: chunk.peer,
+            pointer: incoming.chunk(half, chunk),
+            length: chunk.length as usize,
+        });
+        let items: Vec<_> = sends.chain(receives).collect();
+        let lane = &mut self.lanes.send;
+        // SAFETY: chunks lie within staging memory, which lives as long as the transfer; the half is
+        // not used again before this lane's event is waited for.
+        unsafe { self.communicator.batch_send_recv(&items, &lane.stream) }
+            .map_err(|error| error.to_string())?;
+        lane.record(half).map_err(|error| error.to_string())
+    }
+
+    fn finish_send(&mut self, half: usize) -> Result<(), String> {
+        let start = Instant::now();
+        let lane = &self.lanes.send;
+        let what = "the exchange of KV blocks";
+        let result =
+            self.communicator
+                .wait_event(what, lane.event(half), &lane.stream, self.left());
+        self.timings.send += start.elapsed();
+        result.map_err(|error| error.to_string())
+    }
+
+    fn digest(&mut self, direction: Direction, round: &Round, half: usize) {
+        let start = Instant::now();
+        let (staging, all, chunks): (&Staging, _, _) = match direction {
+            Direction::Gather => (&self.transfer.outgoing, &mut self.sending, &round.sends),
+            Direction::Scatter => (
+                &self.transfer.incoming,
+                &mut self.receiving,
+                &round.receives,
+            ),
+        };
+        for chunk in chunks {
+            let Some(bytes) = staging.fetched(half, chunk) else {
+                return;
+            };
+            for piece in &chunk.pieces {
+                let range = piece.offset as usize..(piece.offset + piece.bytes()) as usize;
+                if let Some(hash) = &mut all[piece.index].hash {
+                    hash.update(&bytes[range]);
+                }
+            }
+        }
+        self.timings.digest += start.elapsed();
+    }
+
+    fn left(&self) -> Duration {
+        self.deadline.saturating_duration_since(Instant::now())
+    }
+
+    /// After a failure: leaves nothing behind that could touch the cache.
+    fn stop(&self) {
+        self.communicator.abort(&self.lanes.send.stream);
+        for lane in [&self.lanes.gather, &self.lanes.scatter] {
+            if lane.stream.wait(GRACE).is_err()
+                && let Err(error) = lane.stream.abort()
+            {
+                tracing::error!(%error, "copies of KV blocks could not be stopped");
+            }
+        }
+    }
+}
+
+fn text(direction: Direction, error: &DeviceError) -> String {
+    match direction {
+        Direction::Gather => format!("gather: {error}"),
+        Direction::Scatter => format!("scatter: {error}"),
+    }
+}
+
+fn fail_chunk(all: &mut [Progress], chunk: &Chunk, error: &str) {
+    for piece in &chunk.pieces {
+        all[piece.index].fail(error);
+    }
+}
+
+impl Transfer {
+    /// Why a move is impossible whatever happens.
+    fn objection(&self, rank: u32, one: &Move<'_>) -> Option<String> {
+        if one.peer >= self.ranks || one.peer == rank {
+            return Some(format!(
+                "rank {} is no peer of rank {rank} of {}",
+                one.peer, self.ranks
+            ));
+        }
+        let block = self.layout.missing(one.blocks)?;
+        Some(format!(
+            "block {block} is not one of the cache's {} blocks",
+            self.layout.blocks()
+        ))
+    }
+
+    /// The queues, if this communicator can be used.
+    fn ready(&mut self, communicator: &Communicator) -> Result<Lanes, String> {
+        if communicator.is_broken() {
+            return Err("the communicator is broken by an earlier failure".into());
+        }
+        if communicator.ranks() != self.ranks {
+            return Err(format!(
+                "the communicator has {} ranks, but the transfer was made for {}",
+                communicator.ranks(),
+                self.ranks
+            ));
+        }
+        match self.lanes.take() {
+            Some(lanes) => Ok(lanes),
+            None => Lanes::new(&self.runtime).map_err(|error| error.to_string()),
+        }
+    }
+}

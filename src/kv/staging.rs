@@ -1,0 +1,119 @@
+//! The memory and the queues that one exchange works with.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::schedule::{Chunk, Cut};
+use crate::device::{CopyKind, DeviceBuffer, DeviceError, Event, HostBuffer, Runtime, Stream};
+
+/// Staging memory of one direction: two halves used in turn, each with one chunk per lane.
+#[derive(Debug)]
+pub(super) struct Staging {
+    device: DeviceBuffer,
+    /// Copy of `device` for digests: the host cannot read device memory.
+    host: Option<HostBuffer>,
+    cut: Cut,
+}
+
+impl Staging {
+    pub(super) fn new(runtime: &Arc<Runtime>, cut: Cut, host: bool) -> Result<Self, DeviceError> {
+        let bytes = cut.staging() as usize;
+        Ok(Self {
+            device: DeviceBuffer::new(runtime, bytes)?,
+            host: host.then(|| HostBuffer::new(runtime, bytes)).transpose()?,
+            cut,
+        })
+    }
+
+    fn offset(&self, half: usize, chunk: &Chunk) -> usize {
+        (half as u64 * self.cut.half() + u64::from(chunk.lane) * self.cut.chunk) as usize
+    }
+
+    /// Address of a chunk's first byte, on the device.
+    pub(super) fn chunk(&self, half: usize, chunk: &Chunk) -> *mut u8 {
+        self.device.as_ptr().wrapping_add(self.offset(half, chunk))
+    }
+
+    /// Enqueues the copy of a chunk to the host.
+    ///
+    /// # Safety
+    /// The chunk's bytes are not touched by others until the stream has passed the copy.
+    pub(super) unsafe fn fetch(
+        &self,
+        half: usize,
+        chunk: &Chunk,
+        stream: &Stream,
+    ) -> Result<(), DeviceError> {
+        let Some(host) = &self.host else {
+            return Ok(());
+        };
+        let to = host.as_ptr().wrapping_add(self.offset(half, chunk));
+        let from = self.chunk(half, chunk);
+        // SAFETY: a chunk lies within its lane, and lanes within both buffers.
+        unsafe { stream.copy(to, from, chunk.length as usize, CopyKind::DeviceToHost) }
+    }
+
+    /// A chunk's bytes on the host, once fetched.
+    pub(super) fn fetched(&self, half: usize, chunk: &Chunk) -> Option<&[u8]> {
+        let offset = self.offset(half, chunk);
+        let bytes = self.host.as_ref()?.as_slice();
+        bytes.get(offset..offset + chunk.length as usize)
+    }
+}
+
+/// A stream with one event per half of the staging memory.
+#[derive(Debug)]
+pub(super) struct Lane {
+    pub(super) stream: Stream,
+    events: [Event; 2],
+    /// Whether the half's event has been recorded and not waited for.
+    pending: [bool; 2],
+}
+
+impl Lane {
+    pub(super) fn new(runtime: &Arc<Runtime>) -> Result<Self, DeviceError> {
+        Ok(Self {
+            stream: Stream::new(runtime)?,
+            events: [Event::new(runtime)?, Event::new(runtime)?],
+            pending: [false; 2],
+        })
+    }
+
+    /// Marks the end of what has been enqueued for the half.
+    pub(super) fn record(&mut self, half: usize) -> Result<(), DeviceError> {
+        self.stream.record(&self.events[half])?;
+        self.pending[half] = true;
+        Ok(())
+    }
+
+    /// The half's mark.
+    pub(super) fn event(&self, half: usize) -> &Event {
+        &self.events[half]
+    }
+
+    /// Waits for what was recorded for the half, if anything was.
+    pub(super) fn wait(&mut self, half: usize, limit: Duration) -> Result<(), DeviceError> {
+        if !std::mem::take(&mut self.pending[half]) {
+            return Ok(());
+        }
+        self.events[half].wait(limit)
+    }
+}
+
+/// The three queues of an exchange.
+#[derive(Debug)]
+pub(super) struct Lanes {
+    pub(super) gather: Lane,
+    pub(super) send: Lane,
+    pub(super) scatter: Lane,
+}
+
+impl Lanes {
+    pub(super) fn new(runtime: &Arc<Runtime>) -> Result<Self, DeviceError> {
+        Ok(Self {
+            gather: Lane::new(runtime)?,
+            send: Lane::new(runtime)?,
+            scatter: Lane::new(runtime)?,
+        })
+    }
+}
