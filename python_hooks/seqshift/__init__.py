@@ -11,6 +11,7 @@ from seqshift import hook
 from seqshift._native import __version__
 from seqshift.config import ConfigError, RolloutRebalanceConfig
 from seqshift.rebalance import disable_rollout_rebalance, enable_rollout_rebalance
+from seqshift.router import AffinityRouter
 from seqshift.stats import STATS as _STATS
 
 init_rollout_rebalance = enable_rollout_rebalance
@@ -22,6 +23,7 @@ def stats() -> dict[str, Any]:
 
 
 __all__ = [
+    "AffinityRouter",
     "ConfigError",
     "RolloutRebalanceConfig",
     "__version__",

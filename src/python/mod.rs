@@ -3,6 +3,7 @@
 
 mod engine;
 mod group;
+mod route;
 
 use pyo3::prelude::*;
 
@@ -13,9 +14,12 @@ mod _native {
 
     #[pymodule_export]
     use super::group::{PyGroup, PyListener};
+    #[pymodule_export]
+    use super::route::RouterCore;
 
     #[pymodule_init]
     fn init(m: &Bound<'_, PyModule>) -> PyResult<()> {
+        m.add("ROUTER_POLICIES", crate::route::POLICY_NAMES.to_vec())?;
         m.add("__version__", env!("CARGO_PKG_VERSION"))
     }
 }
