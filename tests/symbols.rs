@@ -45,17 +45,15 @@ impl Drop for Directory {
 /// Names of one library's symbols, of one group.
 fn names(library: i32, mandatory: bool) -> Vec<String> {
     let mut count = 0;
-    // SAFETY: the shim returns a static array and its length, with static names.
+    // SAFETY: the shim returns a static array and its length.
     let all = unsafe { std::slice::from_raw_parts(ffi::seqshiftSymbolList(&mut count), count) };
-    all.iter()
-        .filter(|symbol| i32::from(symbol.library) == library)
-        .filter(|symbol| (symbol.mandatory != 0) == mandatory)
-        // SAFETY: as above.
-        .map(|symbol| {
-            unsafe { CStr::from_ptr(symbol.name) }
-                .to_string_lossy()
-                .into_owned()
-        })
+    let group = all.iter().filter(|symbol| {
+        i32::from(symbol.library) == library && (symbol.mandatory != 0) == mandatory
+    });
+    // SAFETY: the names are static C strings.
+    let name = |symbol: &ffi::SeqshiftSymbol| unsafe { CStr::from_ptr(symbol.name) };
+    group
+        .map(|symbol| name(symbol).to_string_lossy().into_owned())
         .collect()
 }
 

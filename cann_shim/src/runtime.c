@@ -24,7 +24,6 @@ void seqshiftConfigInit(CannHcclConfig *config, uint32_t bufferMib, const char *
     memset(config, 0, sizeof(*config));
     memcpy(config->info, &info, sizeof(info));
     config->bufferMib = bufferMib;
-    config->deterministic = CANN_HCCL_CONFIG_UNSET;
     config->rdmaTrafficClass = CANN_HCCL_CONFIG_UNSET;
     config->rdmaServiceLevel = CANN_HCCL_CONFIG_UNSET;
     if (name != NULL) {
