@@ -12,6 +12,7 @@ mod load;
 mod outcome;
 mod packing;
 mod planner;
+mod rounds;
 mod shift;
 mod waiting;
 

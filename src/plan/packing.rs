@@ -29,29 +29,44 @@ pub(super) struct Bin {
     pub(super) free: u64,
 }
 
-/// Most items for which a packing is searched exhaustively, and the most
-/// positions that this search looks at: it only runs after the quick ways have
-/// failed, so the limits bound the time of a hopeless case.
-const SEARCHED_ITEMS: usize = 32;
-const SEARCHED_NODES: u32 = 20_000;
+/// Most items and bins for which a packing is searched exhaustively, after the
+/// quick ways have failed.
+const SEARCHED: usize = 32;
 
-/// A bin (index into `bins`) for every item, or `None` when no way was found.
+/// A bin (index into `bins`) for every item, never its own rank, or `None` when no
+/// way was found. `budget` bounds the exhaustive search and is used up by it.
 ///
 /// `items` come in source order. The most blocks that one bin receives are kept
 /// low; below `ceiling` (the most that one rank sends) lower does not help, so a
 /// packing with few source-destination pairs is preferred there. Exact for items
 /// of one size.
-pub(super) fn pack(items: &[Item], bins: &[Bin], ceiling: u64) -> Option<Vec<u32>> {
+pub(super) fn pack(
+    items: &[Item],
+    bins: &[Bin],
+    ceiling: u64,
+    budget: &mut u32,
+) -> Option<Vec<u32>> {
     let slots: u64 = bins.iter().map(|bin| u64::from(bin.slots)).sum();
     if slots < items.len() as u64 {
         return None;
     }
     let smallest = items.iter().map(|item| item.size).min().unwrap_or(0);
     let largest = items.iter().map(|item| item.size).max().unwrap_or(0);
-    if smallest == largest {
-        return even(items, bins, smallest);
+    let equal = smallest == largest;
+    let by_count = even(items, bins, if equal { smallest } else { 0 });
+    if equal && by_count.is_none() {
+        return None;
     }
-    let by_count = even(items, bins, 0).map(|to| (received(items, bins, &to), to));
+    let by_count = by_count.filter(|to| {
+        items
+            .iter()
+            .zip(to)
+            .all(|(item, &bin)| item.source != bins[bin as usize].rank)
+    });
+    if equal && by_count.is_some() {
+        return by_count;
+    }
+    let by_count = by_count.map(|to| (received(items, bins, &to), to));
     let by_count = by_count.filter(|(blocks, _)| fits(blocks, bins));
     if let Some((blocks, to)) = &by_count
         && blocks.iter().max() <= Some(&ceiling)
@@ -75,7 +90,9 @@ pub(super) fn pack(items: &[Item], bins: &[Bin], ceiling: u64) -> Option<Vec<u32
         }
         (Some((_, to)), None) => Some(to),
         (None, Some(to)) => Some(to),
-        (None, None) => best_fit(items, &order, bins).or_else(|| searched(items, &order, bins)),
+        (None, None) => {
+            best_fit(items, &order, bins).or_else(|| searched(items, &order, bins, budget))
+        }
     }
 }
 
@@ -136,10 +153,12 @@ fn least_loaded(items: &[Item], order: &[u32], bins: &[Bin]) -> Option<Vec<u32>>
     let mut to = vec![0; items.len()];
     let mut passed = Vec::new();
     for &i in order {
-        let size = u64::from(items[i as usize].size);
+        let Item { size, source, .. } = items[i as usize];
+        let size = u64::from(size);
         let (blocks, active, bin) = loop {
             let Reverse(entry) = heap.pop()?;
-            if left[entry.2 as usize].1 >= size {
+            let bin = entry.2 as usize;
+            if left[bin].1 >= size && bins[bin].rank != source {
                 break entry;
             }
             passed.push(Reverse(entry));
@@ -168,8 +187,10 @@ pub(super) fn best_fit(items: &[Item], order: &[u32], bins: &[Bin]) -> Option<Ve
         .collect();
     let mut to = vec![0; items.len()];
     for &i in order {
-        let size = u64::from(items[i as usize].size);
-        let &(free, bin) = open.range((size, 0)..).next()?;
+        let Item { size, source, .. } = items[i as usize];
+        let size = u64::from(size);
+        let mut fitting = open.range((size, 0)..);
+        let &(free, bin) = fitting.find(|&&(_, bin)| bins[bin as usize].rank != source)?;
         open.remove(&(free, bin));
         to[i as usize] = bin;
         slots[bin as usize] -= 1;
@@ -181,50 +202,70 @@ pub(super) fn best_fit(items: &[Item], order: &[u32], bins: &[Bin]) -> Option<Ve
 }
 
 /// Depth-first search over a few items.
-fn searched(items: &[Item], order: &[u32], bins: &[Bin]) -> Option<Vec<u32>> {
-    if items.len() > SEARCHED_ITEMS {
+fn searched(items: &[Item], order: &[u32], bins: &[Bin], budget: &mut u32) -> Option<Vec<u32>> {
+    if items.len() > SEARCHED || bins.len() > SEARCHED {
         return None;
     }
-    let sizes: Vec<u64> = order
-        .iter()
-        .map(|&i| items[i as usize].size.into())
-        .collect();
-    let mut left: Vec<(u64, u32)> = bins.iter().map(|bin| (bin.free, bin.slots)).collect();
-    let mut path = Vec::with_capacity(items.len());
-    let mut nodes = SEARCHED_NODES;
-    if !descend(&sizes, &mut left, &mut path, &mut nodes) {
+    let gives = |bin: &Bin| items.iter().any(|item| item.source == bin.rank);
+    let mut search = Search {
+        items: order.iter().map(|&i| items[i as usize]).collect(),
+        left: bins.iter().map(|bin| (bin.free, bin.slots)).collect(),
+        ranks: bins.iter().map(|bin| (bin.rank, gives(bin))).collect(),
+        path: Vec::with_capacity(items.len()),
+        budget,
+    };
+    if !search.descend() {
         return None;
     }
     let mut to = vec![0; items.len()];
-    for (&i, &bin) in order.iter().zip(&path) {
+    for (&i, &bin) in order.iter().zip(&search.path) {
         to[i as usize] = bin;
     }
     Some(to)
 }
 
-fn descend(sizes: &[u64], left: &mut [(u64, u32)], path: &mut Vec<u32>, nodes: &mut u32) -> bool {
-    let Some(&size) = sizes.get(path.len()) else {
-        return true;
-    };
-    for bin in 0..left.len() {
-        let state = left[bin];
-        // Bins in the same state are interchangeable.
-        if state.1 == 0 || state.0 < size || left[..bin].contains(&state) {
-            continue;
-        }
-        if *nodes == 0 {
-            return false;
-        }
-        *nodes -= 1;
-        left[bin] = (state.0 - size, state.1 - 1);
-        path.push(bin as u32);
-        if descend(sizes, left, path, nodes) {
+struct Search<'a> {
+    items: Vec<Item>,
+    /// Free blocks and slots of each bin.
+    left: Vec<(u64, u32)>,
+    /// Rank of each bin, and whether one of the items comes from it.
+    ranks: Vec<(u32, bool)>,
+    /// Bins of the items so far.
+    path: Vec<u32>,
+    budget: &'a mut u32,
+}
+
+impl Search<'_> {
+    fn descend(&mut self) -> bool {
+        let Some(&Item { size, source, .. }) = self.items.get(self.path.len()) else {
             return true;
+        };
+        let size = u64::from(size);
+        for bin in 0..self.left.len() {
+            let state = self.left[bin];
+            let (rank, gives) = self.ranks[bin];
+            if state.1 == 0 || state.0 < size || rank == source {
+                continue;
+            }
+            // Bins in the same state are interchangeable unless they give.
+            let same = |other: usize| self.left[other] == state && !self.ranks[other].1;
+            if !gives && (0..bin).any(same) {
+                continue;
+            }
+            if *self.budget == 0 {
+                return false;
+            }
+            *self.budget -= 1;
+            self.left[bin] = (state.0 - size, state.1 - 1);
+            self.path.push(bin as u32);
+            if self.descend() {
+                return true;
+            }
+            self.path.pop();
+            self.left[bin] = state;
         }
-        path.pop();
-        left[bin] = state;
+        false
     }
-    false
 }
 
 #[cfg(test)]
@@ -234,7 +275,7 @@ mod tests {
     fn items(sizes: &[u32]) -> Vec<Item> {
         let item = |(index, &size): (usize, &u32)| Item {
             size,
-            source: 0,
+            source: 9,
             index: index as u32,
         };
         sizes.iter().enumerate().map(item).collect()
@@ -253,20 +294,32 @@ mod tests {
     #[test]
     fn a_tight_packing_is_found_by_search() {
         // Best fit puts 6 with 4 into the bin of 10 and leaves 5 5 3 for 7 and 6.
-        let to = pack(&items(&[7, 6, 5, 5, 4, 3]), &bins(&[(3, 15), (3, 15)]), 0).unwrap();
+        let to = pack(
+            &items(&[7, 6, 5, 5, 4, 3]),
+            &bins(&[(3, 15), (3, 15)]),
+            0,
+            &mut 1000,
+        )
+        .unwrap();
         let blocks = received(&items(&[7, 6, 5, 5, 4, 3]), &bins(&[(3, 15), (3, 15)]), &to);
         assert_eq!(blocks, [15, 15]);
     }
 
     #[test]
     fn slots_and_blocks_are_limits() {
-        assert!(pack(&items(&[1, 2]), &bins(&[(1, 9)]), 0).is_none());
-        assert!(pack(&items(&[4, 5]), &bins(&[(2, 8)]), 0).is_none());
+        assert!(pack(&items(&[1, 2]), &bins(&[(1, 9)]), 0, &mut 1000).is_none());
+        assert!(pack(&items(&[4, 5]), &bins(&[(2, 8)]), 0, &mut 1000).is_none());
     }
 
     #[test]
     fn large_items_do_not_meet() {
-        let to = pack(&items(&[9, 9, 1, 1]), &bins(&[(2, 99), (2, 99)]), 10).unwrap();
+        let to = pack(
+            &items(&[9, 9, 1, 1]),
+            &bins(&[(2, 99), (2, 99)]),
+            10,
+            &mut 1000,
+        )
+        .unwrap();
         assert_eq!(
             received(&items(&[9, 9, 1, 1]), &bins(&[(2, 99), (2, 99)]), &to),
             [10, 10]

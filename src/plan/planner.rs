@@ -11,21 +11,25 @@
 //! 5. the smallest maximum of blocks that one rank sends or receives;
 //! 6. ties by rank and index, so that everybody computes the same plan.
 //!
+//! Objective 1 looks at the ranks before running sequences move. A second plan right
+//! after the first finds nothing, except where free blocks limit waiting requests
+//! or the blocks that the first plan freed at a source open a further way.
+//!
 //! A plan that neither lowers the gear nor gives a waiting request a place that
 //! it would not have at home is replaced by the empty plan. Blocks and slots that
 //! moves free at a source are not counted as room: the source keeps everything
 //! until the moves have been committed.
 //!
 //! For movable sequences of one size all objectives are met exactly; for
-//! different sizes the packing of the moved sequences is heuristic with a bounded
-//! search ([`super::packing`]), always feasible, and moves no more sequences and
-//! blocks than the gear needs.
+//! different sizes their packing is heuristic with a bounded search
+//! ([`super::packing`]) and always feasible.
 
 use super::error::PlanError;
 use super::gears::Gears;
 use super::group::Group;
 use super::load::RankLoad;
 use super::outcome::{Move, Plan, Reason};
+use super::rounds::continued;
 use super::shift::{Limits, Seats, Shift};
 use super::waiting::{Flow, at_home, place};
 
@@ -38,9 +42,9 @@ const TRIED_ONE_BY_ONE: usize = 16;
 pub struct Options {
     /// Most sequences per rank, for ranks that give none themselves.
     pub max_num_seqs: Option<u32>,
-    /// Least predicted fraction (0..1) of time per generated token that a plan
-    /// must save. The time of a step is taken as proportional to its gear, which
-    /// makes the prediction an upper bound.
+    /// Least predicted fraction (0..1) of the time per step that a plan must save
+    /// unless it serves waiting requests. The time of a step is taken as
+    /// proportional to its gear, which makes the prediction an upper bound.
     pub minimum_gain: f64,
 }
 
@@ -59,6 +63,20 @@ pub struct Options {
 /// assert_eq!((plan.gear_before, plan.gear_after, plan.moved()), (16, 8, 4));
 /// ```
 pub fn plan(loads: &[RankLoad], gears: &Gears, options: &Options) -> Result<Plan, PlanError> {
+    Ok(continued(
+        loads,
+        gears,
+        options,
+        plan_once(loads, gears, options)?,
+    ))
+}
+
+/// The best moves of a single round.
+pub(super) fn plan_once(
+    loads: &[RankLoad],
+    gears: &Gears,
+    options: &Options,
+) -> Result<Plan, PlanError> {
     let group = Group::new(loads, options)?;
     let home = at_home(&group);
     let before: Vec<u32> = group
@@ -111,10 +129,9 @@ pub fn plan(loads: &[RankLoad], gears: &Gears, options: &Options) -> Result<Plan
 
     let served = found.shift.as_ref().map(|shift| shift.served.clone());
     let served = served.unwrap_or_else(|| seats.settled(gear_after));
-    let active_after = sum(&group.running) + sum(&served);
-    let gain =
-        1.0 - ratio(gear_after.into(), gear_before.into()) * ratio(sum(&before), active_after);
-    if gain < options.minimum_gain {
+    // What a request gains by not waiting is not a matter of gears.
+    let gain = 1.0 - f64::from(gear_after) / f64::from(gear_before);
+    if !more_served && gain < options.minimum_gain {
         return Ok(nothing(lower_bound, vec![Reason::BelowMinimumGain]));
     }
 
@@ -132,11 +149,6 @@ pub fn plan(loads: &[RankLoad], gears: &Gears, options: &Options) -> Result<Plan
 
 fn sum(counts: &[u32]) -> u64 {
     counts.iter().map(|&count| u64::from(count)).sum()
-}
-
-/// a / b, 0 when nothing ran before.
-fn ratio(a: u64, b: u64) -> f64 {
-    if b == 0 { 0.0 } else { a as f64 / b as f64 }
 }
 
 /// The lowest gear of a group whose waiting requests are placed.

@@ -7,6 +7,9 @@
 //! ([`super::packing`]) and which of the tied ranks serve one waiting request
 //! more.
 
+use std::cell::Cell;
+use std::cmp::Reverse;
+
 use super::group::{Group, UNLIMITED};
 use super::load::RankLoad;
 use super::packing::{Bin, Item, pack};
@@ -53,7 +56,19 @@ pub(super) struct Seats<'a> {
     pub(super) placed: &'a Placement,
     /// Sequences that run on each rank before any moves, without the open ones.
     pub(super) active: Vec<u32>,
+    /// Positions that exhaustive packing may still look at for this plan. It
+    /// bounds the time of a hopeless case.
+    budget: Cell<u32>,
 }
+
+/// See [`Seats::budget`]; some milliseconds.
+const BUDGET: u32 = 100_000;
+
+/// Most ranks that are tried as givers of more than their excess, most sequences
+/// given so, and most sequences moved over all tries for one gear.
+const EXCHANGE_RANKS: usize = 16;
+const EXCHANGES: usize = 3;
+const EXCHANGE_WORK: usize = 20_000;
 
 impl<'a> Seats<'a> {
     pub(super) fn new(group: &'a Group<'a>, placed: &'a Placement) -> Self {
@@ -67,6 +82,7 @@ impl<'a> Seats<'a> {
             group,
             placed,
             active,
+            budget: Cell::new(BUDGET),
         }
     }
 
@@ -199,7 +215,7 @@ impl<'a> Seats<'a> {
                 }
             }
         }
-        self.assign(gear, &at(high)?.ranks, Limits::ALL)
+        self.assign(gear, &at(high)?.ranks, &[], Limits::ALL)
     }
 
     /// A way to reach `gear` with sequences of any sizes, if one is found.
@@ -213,15 +229,75 @@ impl<'a> Seats<'a> {
         } else {
             &sizes[..]
         };
-        tries.iter().find_map(|&size| {
-            let choice = self.choose(gear, size, limits, u32::MAX)?;
-            self.assign(gear, &choice.ranks, limits)
+        let choices = || {
+            tries
+                .iter()
+                .filter_map(|&s| self.choose(gear, s, limits, u32::MAX))
+        };
+        choices()
+            .find_map(|choice| self.assign(gear, &choice.ranks, &[], limits))
+            .or_else(|| self.exchange(gear, &choices().next()?.ranks, limits))
+    }
+
+    /// Like [`Seats::assign`], with ranks that give more than their excess: as
+    /// few of them as possible, tried in the order of their free blocks.
+    fn exchange(&self, gear: u32, extra: &[usize], limits: Limits) -> Option<Shift> {
+        let free = &self.placed.free;
+        let mut ranks: Vec<u32> = (0..free.len() as u32).collect();
+        ranks.retain(|&rank| self.group.movable[rank as usize] > 0 && free[rank as usize] > 0);
+        ranks.sort_by_key(|&rank| Reverse(free[rank as usize]));
+        ranks.truncate(EXCHANGE_RANKS);
+        let excess = |&active: &u32| active.saturating_sub(gear) as usize;
+        let moved = self.active.iter().map(excess).sum::<usize>().max(1);
+        let mut tries = EXCHANGE_WORK / moved;
+        (1..=EXCHANGES).find_map(|count| {
+            self.exchange_of(
+                gear,
+                extra,
+                limits,
+                &ranks,
+                count,
+                &mut Vec::new(),
+                &mut tries,
+            )
         })
     }
 
-    /// Takes each rank's excess over `gear` and packs it, with the open requests
-    /// on the ranks `extra`.
-    fn assign(&self, gear: u32, extra: &[usize], limits: Limits) -> Option<Shift> {
+    /// [`Seats::exchange`] with `count` more ranks of `ranks`, repeats allowed.
+    #[expect(clippy::too_many_arguments, reason = "one recursion")]
+    fn exchange_of(
+        &self,
+        gear: u32,
+        extra: &[usize],
+        limits: Limits,
+        ranks: &[u32],
+        count: usize,
+        givers: &mut Vec<u32>,
+        tries: &mut usize,
+    ) -> Option<Shift> {
+        if count == 0 {
+            *tries = tries.checked_sub(1)?;
+            return self.assign(gear, extra, givers, limits);
+        }
+        (0..ranks.len()).find_map(|first| {
+            givers.push(ranks[first]);
+            let found = self.exchange_of(
+                gear,
+                extra,
+                limits,
+                &ranks[first..],
+                count - 1,
+                givers,
+                tries,
+            );
+            givers.pop();
+            found
+        })
+    }
+
+    /// Takes each rank's excess over `gear`, and one more for each time that it is
+    /// among `givers`, and packs them, with the open requests on the ranks `extra`.
+    fn assign(&self, gear: u32, extra: &[usize], givers: &[u32], limits: Limits) -> Option<Shift> {
         let mut served = self.placed.served.clone();
         for &rank in extra {
             served[rank] += 1;
@@ -232,14 +308,20 @@ impl<'a> Seats<'a> {
         for (rank, load) in self.group.loads.iter().enumerate() {
             let more = served[rank] - self.placed.served[rank];
             let active = self.active[rank] + more;
-            if active > gear {
+            let given = givers
+                .iter()
+                .filter(|&&giver| giver as usize == rank)
+                .count() as u32;
+            let leaving = active.saturating_sub(gear) + given;
+            if leaving > 0 {
                 let start = items.len();
-                smallest(load, rank as u32, active - gear, limits.pins, &mut items)?;
+                smallest(load, rank as u32, leaving, limits.pins, &mut items)?;
                 let blocks = items[start..].iter().map(|item| u64::from(item.size)).sum();
                 ceiling = u64::max(ceiling, blocks);
-                continue;
             }
-            let slots = self.group.slots[rank].min(gear).saturating_sub(active);
+            // A source keeps its sequences until its moves are committed.
+            let slots = self.group.slots[rank].saturating_sub(active);
+            let slots = slots.min((gear + leaving).saturating_sub(active));
             if slots > 0 {
                 let free = match self.placed.free[rank] {
                     free if limits.kv && free != UNLIMITED => {
@@ -255,8 +337,10 @@ impl<'a> Seats<'a> {
                 });
             }
         }
-        let to = pack(&items, &bins, ceiling)?;
-        let to = to.into_iter().map(|bin| bins[bin as usize].rank).collect();
+        let mut budget = self.budget.get();
+        let to = pack(&items, &bins, ceiling, &mut budget);
+        self.budget.set(budget);
+        let to = to?.into_iter().map(|bin| bins[bin as usize].rank).collect();
         Some(Shift { served, items, to })
     }
 }

@@ -39,15 +39,16 @@ pub(super) struct Flow {
     pub(super) queue: Vec<u32>,
 }
 
-/// Requests that each rank will admit by itself: in queue order, until one does
-/// not fit.
+/// Requests that each rank can serve by itself, the smallest first.
 pub(super) fn at_home(group: &Group) -> Vec<u32> {
-    let admitted = |rank: usize| {
+    let served = |rank: usize| {
         let room = group.waiting[rank].min(slots(group, rank));
         match (&group.loads[rank].waiting_kv_blocks, group.free[rank]) {
             (_, UNLIMITED) => room,
             (None, free) => u64::from(room).min(free) as u32,
             (Some(blocks), mut free) => {
+                let mut blocks = blocks.clone();
+                blocks.sort_unstable();
                 let fit = blocks[..room as usize].iter().take_while(|&&blocks| {
                     let fits = free >= u64::from(blocks);
                     free = free.saturating_sub(blocks.into());
@@ -57,7 +58,7 @@ pub(super) fn at_home(group: &Group) -> Vec<u32> {
             }
         }
     };
-    (0..group.len()).map(admitted).collect()
+    (0..group.len()).map(served).collect()
 }
 
 /// The best placement of the waiting requests; the running sequences stay.
