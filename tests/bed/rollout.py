@@ -7,10 +7,11 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from bed.compare import OutputRecord, record
-from bed.engine import repaired_rows
+from seqshift.cpu_bed.compare import OutputRecord, record
+from seqshift.cpu_bed.engine import repaired_rows
+from seqshift.cpu_bed.ranks import RankContext
+
 from bed.observe import Observer, Trace, state
-from bed.ranks import RankContext
 from bed.workload import Workload
 
 # The main workload's configuration: moves exactly 8 sequences at the first check.

@@ -10,7 +10,7 @@ import random
 from dataclasses import dataclass, replace
 from typing import Any
 
-from bed.model import EOS_TOKEN_ID, VOCABULARY
+from seqshift.cpu_bed.model import EOS_TOKEN_ID, VOCABULARY
 
 # Prompts and words keep clear of the special token.
 FIRST_TOKEN = 2

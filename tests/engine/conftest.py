@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from bed.ranks import Bed
+from seqshift.cpu_bed.ranks import Bed
 
 
 @pytest.fixture(scope="session")

@@ -8,10 +8,10 @@ import time
 
 import pytest
 from bed import rollout, workload
-from bed.compare import assert_equal
-from bed.engine import init_distributed, make_llm
 from bed.observe import lockstep_faults
-from bed.ranks import ScenarioError
+from seqshift.cpu_bed.compare import assert_equal
+from seqshift.cpu_bed.engine import init_distributed, make_llm
+from seqshift.cpu_bed.ranks import ScenarioError
 
 
 def twice(ctx, names):

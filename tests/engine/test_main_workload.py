@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 
 from bed import rollout, workload
-from bed.compare import assert_equal
-from bed.engine import make_llm
 from bed.observe import lockstep_faults
+from seqshift.cpu_bed.compare import assert_equal
+from seqshift.cpu_bed.engine import make_llm
 
 
 def unhooked_then_hooked(ctx, names, plan=None):

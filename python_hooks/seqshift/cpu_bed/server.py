@@ -7,6 +7,7 @@ import ctypes
 import faulthandler
 import importlib
 import os
+import pickle
 import signal
 import sys
 import time
@@ -17,7 +18,7 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
-from bed.ranks import Outcome, RankContext, Scenario, tail
+from seqshift.cpu_bed.ranks import Outcome, RankContext, Scenario, tail
 
 STACK_SIGNAL = signal.SIGUSR1
 PR_SET_PDEATHSIG = 1
@@ -37,7 +38,7 @@ class Rank:
     pidfd: int
     connection: Connection
     stacks: Path
-    value: Any = None
+    value: bytes | None = None
     # None while running, then "value" or the text of the failure.
     state: str | None = None
 
@@ -55,7 +56,7 @@ class Rank:
 def warm() -> float:
     """Imports what a rank needs, so that forked ranks need not."""
     start = time.monotonic()
-    from bed import engine
+    from seqshift.cpu_bed import engine
 
     engine.warm()
     return time.monotonic() - start
@@ -145,7 +146,8 @@ def serve(scenario: Scenario, context: RankContext, connection: Connection) -> N
         function: Any = importlib.import_module(scenario.module)
         for part in scenario.function.split("."):
             function = getattr(function, part)
-        connection.send(("value", function(context, *scenario.args, **scenario.kwargs)))
+        args, kwargs = pickle.loads(scenario.arguments)
+        connection.send(("value", pickle.dumps(function(context, *args, **kwargs))))
     except BaseException:
         text = traceback.format_exc()
         print(text, file=sys.stderr, flush=True)

@@ -1,0 +1,187 @@
+"""What runs inside a rank: vLLM on the CPU with the few changes that make its results comparable, and its engines.
+
+The changes, each for a fault of the CPU test bed, not of the product:
+
+* vLLM 0.9.1 refuses fp32 for its V1 engine, though the CPU backend computes it well; fp32 makes results
+  independent of the composition of the batch.
+* Matrices of one to three rows take another GEMM kernel, whose rounding differs: `F.linear` pads to four rows.
+* The CPU platform replaces `external_launcher` by `mp` when TP > 1.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import sys
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from seqshift.cpu_bed.model import DEFAULT, ModelSpec, model_path
+from seqshift.cpu_bed.ranks import RankContext
+
+ASCEND_PATH = Path(sys.prefix) / "ascend"
+ASCEND_SCHEDULER = "vllm_ascend.core.scheduler.AscendScheduler"
+MINIMUM_ROWS = 4
+# What the CPU engine ignores and the hooks read.
+TORCHAIR = {"torchair_graph_config": {"enabled": True, "graph_batch_sizes": [16]}}
+
+_engines_started = 0
+
+
+def warm() -> None:
+    """Imports vLLM with all that an engine imports late, in the process that ranks are forked from."""
+    import torch
+
+    torch.set_num_threads(1)
+    import intel_extension_for_pytorch  # noqa: F401
+    from vllm.model_executor.models import registry
+
+    # A lazily registered model is inspected in a subprocess that imports vLLM once more, to keep CUDA out of the
+    # parent; without CUDA it can be inspected here.
+    registry._LazyRegisteredModel.inspect_model_cls = lambda self: registry._ModelInfo.from_model_cls(
+        self.load_model_cls()
+    )
+    registry.ModelRegistry.inspect_model_cls(["Qwen2ForCausalLM"])
+    patch()
+
+
+def patch() -> None:
+    """Makes the changes named above."""
+    import torch
+    from vllm.engine.arg_utils import EngineArgs
+    from vllm.platforms.cpu import CpuPlatform
+
+    oracle = EngineArgs._is_v1_supported_oracle
+
+    @functools.wraps(oracle)
+    def accepts_fp32(self: Any, model_config: Any) -> bool:
+        dtype = model_config.dtype
+        if dtype == torch.float32:
+            model_config.dtype = torch.bfloat16
+        try:
+            return oracle(self, model_config)
+        finally:
+            model_config.dtype = dtype
+
+    EngineArgs._is_v1_supported_oracle = accepts_fp32
+
+    linear = torch.nn.functional.linear
+
+    @functools.wraps(linear)
+    def padded(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+        if x.dim() != 2 or not 0 < x.shape[0] < MINIMUM_ROWS:
+            return linear(x, weight, bias)
+        rows = x.new_zeros((MINIMUM_ROWS, x.shape[1]))
+        rows[: x.shape[0]] = x
+        return linear(rows, weight, bias)[: x.shape[0]]
+
+    torch.nn.functional.linear = padded
+
+    check = CpuPlatform.check_and_update_config.__func__
+
+    @classmethod
+    def keeps_launcher(cls: type, vllm_config: Any) -> None:
+        backend = vllm_config.parallel_config.distributed_executor_backend
+        check(cls, vllm_config)
+        if backend == "external_launcher":
+            vllm_config.parallel_config.distributed_executor_backend = backend
+
+    CpuPlatform.check_and_update_config = keeps_launcher
+
+
+def init_distributed(ctx: RankContext) -> None:
+    """Joins the world group, as verl's workers do before they make their engines."""
+    import torch
+
+    if not torch.distributed.is_initialized():
+        torch.distributed.init_process_group("gloo", timeout=timedelta(seconds=ctx.deadline_seconds))
+
+
+def make_llm(
+    ctx: RankContext,
+    *,
+    model: ModelSpec = DEFAULT,
+    max_num_seqs: int = 16,
+    max_model_len: int = 1024,
+    prefix_caching: bool = True,
+    log_stats: bool = False,
+    seed: int = 7,
+    ascend_scheduler: bool = False,
+    additional_config: dict | None = TORCHAIR,
+    **options: Any,
+) -> Any:
+    """An in-process `LLM` of this rank's DP group, launched externally as verl does; every rank must call it alike.
+
+    `ascend_scheduler` takes vllm_ascend's scheduler; `options` go to `LLM` as they are.
+    """
+    global _engines_started
+    from vllm import LLM
+
+    init_distributed(ctx)
+    next_engine(ctx)
+    if ascend_scheduler:
+        if str(ASCEND_PATH) not in sys.path:
+            sys.path.append(str(ASCEND_PATH))
+        options = {"scheduler_cls": ASCEND_SCHEDULER, "enable_chunked_prefill": False, **options}
+    if additional_config is not None:
+        options["additional_config"] = additional_config
+    return LLM(
+        model_path(model),
+        dtype=model.dtype,
+        distributed_executor_backend="external_launcher",
+        tensor_parallel_size=ctx.tp_size,
+        max_num_seqs=max_num_seqs,
+        max_model_len=max_model_len,
+        enable_prefix_caching=prefix_caching,
+        disable_log_stats=not log_stats,
+        seed=seed,
+        **options,
+    )
+
+
+def make_plain_llm(ctx: RankContext, model: ModelSpec = DEFAULT) -> Any:
+    """`LLM` with nothing but a model and its dtype; the DP group comes from the environment."""
+    from vllm import LLM
+
+    init_distributed(ctx)
+    next_engine(ctx)
+    return LLM(model_path(model), dtype=model.dtype)
+
+
+def next_engine(ctx: RankContext) -> None:
+    """Gives the next engine a port of its own: the DP group of the one before may still hold its port."""
+    global _engines_started
+    if _engines_started >= len(ctx.dp_ports):
+        raise RuntimeError(f"a rank may start at most {len(ctx.dp_ports)} engines")
+    os.environ["VLLM_DP_MASTER_PORT"] = str(ctx.dp_ports[_engines_started])
+    _engines_started += 1
+
+
+@contextlib.contextmanager
+def repaired_rows() -> Iterator[None]:
+    """Takes vLLM 0.9.1's stale-row fault out of unhooked runs.
+
+    `InputBatch.condense` leaves `logit_bias` and the allowed-token mask of a moved row behind, and `add_request`
+    writes them only if the new request has its own: without this, two identical runs can differ. The product
+    repairs the same while its hooks are in, so hooked runs go without it.
+    """
+    from vllm.v1.worker.gpu_input_batch import InputBatch
+
+    original = InputBatch.add_request
+
+    @functools.wraps(original)
+    def add_request(self: Any, request: Any, req_index: int | None = None) -> None:
+        row = self.num_reqs if req_index is None else req_index
+        self.logit_bias[row] = None
+        if self.allowed_token_ids_mask_cpu_tensor is not None:
+            self.allowed_token_ids_mask_cpu_tensor[row].fill_(False)
+        original(self, request, req_index)
+
+    InputBatch.add_request = add_request
+    try:
+        yield
+    finally:
+        InputBatch.add_request = original
