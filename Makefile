@@ -33,6 +33,7 @@ mock: $(MOCK_DIR)/stamp
 
 $(MOCK_DIR)/stamp: $(MOCK_SOURCES)
 	mkdir -p $(MOCK_DIR)
+	$(MAKE) --silent -C cann_shim/mock OUT=$(CURDIR)/$(MOCK_DIR) OBJ=$(CURDIR)/build/mock
 	touch $@
 
 demo: build bed
