@@ -1,0 +1,1 @@
+"""Adapters to frameworks. Importing one needs the framework only where it says so."""
