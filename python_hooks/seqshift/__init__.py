@@ -7,19 +7,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from seqshift import hook
+from seqshift import _native, hook
 from seqshift._native import __version__
 from seqshift.config import ConfigError, RolloutRebalanceConfig
 from seqshift.rebalance import disable_rollout_rebalance, enable_rollout_rebalance
 from seqshift.router import AffinityRouter
-from seqshift.stats import STATS as _STATS
 
 init_rollout_rebalance = enable_rollout_rebalance
 
 
 def stats() -> dict[str, Any]:
     """What this process has done since the hooks went in, summed over its engines; zeros before."""
-    return _STATS.as_dict()
+    return _native.stats()
 
 
 __all__ = [

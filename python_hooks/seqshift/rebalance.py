@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from typing import Any
 
-from seqshift import adapters, hook, stats
+from seqshift import _native, adapters, hook, logs
 from seqshift.config import RolloutRebalanceConfig
-from seqshift.profile import log
+from seqshift.logs import log
 from seqshift.session import Session, join
 
 __all__ = ["disable_rollout_rebalance", "enable_rollout_rebalance"]
@@ -27,20 +28,25 @@ class _Installed:
         # None stands for an engine that the feature is off for.
         self.sessions: weakref.WeakKeyDictionary[Any, Session | None] = weakref.WeakKeyDictionary()
         self.processors: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
-        self.hooks = [
-            hook.before(vllm.EngineArgs, "create_engine_config")(self._place_gears),
-            hook.after(vllm.LLM, "__init__")(self._llm_made),
-            hook.after(vllm.LLMEngine, "__init__")(self._engine_made),
-            hook.before(vllm.LLM, "_run_engine")(self._rollout_begins),
-            hook.around(vllm.LLMEngine, "step")(self._step),
-            hook.around(vllm.LLMEngine, "has_unfinished_requests_dp")(self._unfinished),
-            hook.around(vllm.OutputProcessor, "process_outputs")(self._process_outputs),
-            hook.before(vllm.InputBatch, "add_request")(vllm.clear_stale_row),
-        ]
+        with ExitStack() as hooks:
+            for one in self._hooks():
+                hooks.callback(one.remove)
+            # All are in: only remove() takes them out now.
+            self._hooks_in = hooks.pop_all()
+
+    def _hooks(self) -> Iterator[hook.Hook]:
+        vllm = self.vllm
+        yield hook.before(vllm.EngineArgs, "create_engine_config")(self._place_gears)
+        yield hook.after(vllm.LLM, "__init__")(self._llm_made)
+        yield hook.after(vllm.LLMEngine, "__init__")(self._engine_made)
+        yield hook.before(vllm.LLM, "_run_engine")(self._rollout_begins)
+        yield hook.around(vllm.LLMEngine, "step")(self._step)
+        yield hook.around(vllm.LLMEngine, "has_unfinished_requests_dp")(self._unfinished)
+        yield hook.around(vllm.OutputProcessor, "process_outputs")(self._process_outputs)
+        yield hook.before(vllm.InputBatch, "add_request")(vllm.clear_stale_row)
 
     def remove(self) -> None:
-        for one in self.hooks:
-            one.remove()
+        self._hooks_in.close()
         for session in list(self.sessions.values()):
             if session is not None:
                 session.close()
@@ -49,10 +55,9 @@ class _Installed:
 
     def session(self, engine: Any) -> Session | None:
         """The engine's session; made at its first sight, which all ranks of a group come to together."""
-        try:
-            return self.sessions[engine]
-        except KeyError:
-            return self._engine_made(engine)
+        if engine not in self.sessions:
+            self._engine_made(engine)
+        return self.sessions[engine]
 
     # --- Engine construction ---
 
@@ -69,18 +74,21 @@ class _Installed:
                 "rebalancing is off for this engine: it is a V0 engine; set VLLM_USE_V1=1 before importing vllm"
             )
 
-    def _engine_made(self, engine: Any, *_args: Any, **_kwargs: Any) -> Session | None:
+    def _engine_made(self, engine: Any, *_args: Any, **_kwargs: Any) -> None:
         self.sessions[engine] = None
         facts = self.vllm.group_facts(engine, self.config.graph_batch_sizes)
         if facts is None:
             log.info("rebalancing is off for this engine: it has no DP group in this process")
-            return None
-        session = join(facts, lambda: self.vllm.EngineState(engine, facts.dp_rank, _count_pinned), self.config)
+            return
+
+        def make_state() -> Any:
+            return self.vllm.EngineState(engine, facts.dp_rank, _native.count_pinned)
+
+        session = join(facts, make_state, self.config)
         if session is not None:
             self.sessions[engine] = session
             self.processors[engine.output_processor] = session.adapter
             weakref.finalize(engine, session.close)
-        return session
 
     # --- The step loop ---
 
@@ -113,10 +121,6 @@ class _Installed:
         return result
 
 
-def _count_pinned(reason: str) -> None:
-    stats.STATS.pinned[reason] += 1
-
-
 def enable_rollout_rebalance(config: RolloutRebalanceConfig | Mapping[str, Any] | None = None) -> bool:
     """Installs the hooks in this process. Twice is once.
 
@@ -131,6 +135,7 @@ def enable_rollout_rebalance(config: RolloutRebalanceConfig | Mapping[str, Any] 
         ValueError: names the setting that cannot be used.
     """
     global _installed
+    logs.set_up()
     config = RolloutRebalanceConfig.resolve(config)
     if not config.enable:
         return False
@@ -144,7 +149,7 @@ def enable_rollout_rebalance(config: RolloutRebalanceConfig | Mapping[str, Any] 
         except adapters.UnsupportedVersion as error:
             log.warning("rebalancing is off in this process: %s", error)
             return False
-        stats.reset()
+        _native.reset_stats()
         _installed = _Installed(vllm, config)
         return True
 

@@ -7,38 +7,38 @@ on their way takes one more step, with a dummy forward on every rank, to deliver
 
 from __future__ import annotations
 
+import itertools
 import os
 import secrets
 import socket
-import threading
 from pathlib import Path
 from typing import Any, Callable
 
 from seqshift import _native
 from seqshift.agreement import ON, agree
 from seqshift.config import RolloutRebalanceConfig
-from seqshift.profile import Profile, log
-from seqshift.stats import STATS
+from seqshift.logs import log
 
 TEST_PLAN = "SEQSHIFT_TEST_PLAN"
 _MOCK_DIR = Path(__file__).with_name("_mock")
-_topics = threading.local()
+# Numbers this process's engines; the ranks of a group make theirs in the same order.
+_engines = itertools.count(1)
 
 
 class Session:
     """Joins an engine to its group. `adapter` is an EngineState of the vLLM line in use."""
 
-    def __init__(self, adapter: Any, group: _native.Group, config: RolloutRebalanceConfig, profile: Profile) -> None:
+    def __init__(self, adapter: Any, group: _native.Group, config: RolloutRebalanceConfig) -> None:
         self.adapter = adapter
         self.group = group
         self.config = config
-        self.profile = profile
         self.steps = 0
         self.faults = 0
         self.checking = True
         self._moved = False
         self._delivering = False
         self._layout: Any = None
+        self._broken: str | None = None
 
     def restart(self) -> None:
         """A rollout begins: steps are counted from zero."""
@@ -56,8 +56,7 @@ class Session:
             elif self.checking and self.steps % self.config.check_interval == 0:
                 self._check()
             self.steps += 1
-            STATS.steps += 1
-            self.profile.step(self.steps)
+            self.group.step(self.steps)
         outputs = original()
         if self.adapter.delivery:
             # A dummy step passes by the output processor.
@@ -70,7 +69,7 @@ class Session:
             return True
         if self._moved:
             self._moved = False
-            if self.group.drain(self.adapter):
+            if self._together(lambda: self.group.drain(self.adapter)):
                 self._delivering = True
                 self.adapter.settle()
                 return True
@@ -89,17 +88,25 @@ class Session:
             self._layout = layout
 
     def _check(self) -> None:
-        report = self.group.check(self.adapter, self.steps)
+        committed, faults = self._together(lambda: self.group.check(self.adapter, self.steps))
         self.adapter.settle()
-        STATS.record(self.adapter.rank, report)
-        self.profile.checked(report)
-        STATS.gear = self.profile.gear
-        self._moved |= report["committed"] > 0
+        self._moved |= committed > 0
         # Outcomes are equal on all ranks, so all switch off alike.
-        self.faults += report["faults"]
+        self.faults += faults
         if self.faults >= self.config.max_failures:
             self.checking = False
             log.warning("rebalancing is off for the rest of the rollout after %d faults", self.faults)
+
+    def _together(self, exchange: Callable[[], Any]) -> Any:
+        """Runs an exchange with the group; if it fails, the peers must not wait for this rank."""
+        if self._broken is not None:
+            raise RuntimeError(f"this engine left its group after an error, start the rollout anew: {self._broken}")
+        try:
+            return exchange()
+        except BaseException as error:
+            self._broken = f"{type(error).__name__}: {error}"
+            self.close()
+            raise
 
 
 def join(facts: Any, make_adapter: Callable[[], Any], config: RolloutRebalanceConfig) -> Session | None:
@@ -108,7 +115,7 @@ def join(facts: Any, make_adapter: Callable[[], Any], config: RolloutRebalanceCo
     `facts` is the adapter's GroupFacts; `make_adapter` makes the EngineState and may raise what makes this engine
     unfit. All ranks come to the same answer, and each logs it once.
     """
-    _topics.count = getattr(_topics, "count", 0) + 1
+    engine = next(_engines)
     words = {
         "version": _native.__version__,
         "vllm": facts.version,
@@ -122,7 +129,7 @@ def join(facts: Any, make_adapter: Callable[[], Any], config: RolloutRebalanceCo
     }
 
     def settle(topic: str, unfit: str | None, seconds: float = config.deadline_seconds) -> dict[int, dict]:
-        topic = f"engine/{_topics.count}/{topic}"
+        topic = f"engine/{engine}/{topic}"
         verdict, heard = agree(
             facts.store, topic, facts.member, facts.members, {**words, "unfit": unfit}, _judge, seconds
         )
@@ -151,7 +158,7 @@ def join(facts: Any, make_adapter: Callable[[], Any], config: RolloutRebalanceCo
         return None
     if plan := words["test_plan"]:
         log.warning("%s=%s replaces the planner: for tests only", TEST_PLAN, plan)
-    return Session(adapter, group, config, Profile(config, facts.dp_rank, facts.gears))
+    return Session(adapter, group, config)
 
 
 class _Off(Exception):
@@ -196,7 +203,7 @@ def _connect(
             addresses.append(f"{host}:{words['ports'][name]}")
         return listeners[name], members.index(facts.member), addresses
 
-    backend, directory = library(config)
+    backend, directory = library(config, facts.on_npu)
     group = _native.Group(
         end("dp", facts.dp_members),
         end("tp", facts.tp_members),
@@ -210,6 +217,8 @@ def _connect(
         staging_mib=config.staging_mib,
         comm_buffer_mib=config.comm_buffer_mib,
         verify_kv=config.verify_kv,
+        profile=config.profile,
+        profile_interval=config.profile_interval,
         forced_plan=os.environ.get(TEST_PLAN) or None,
     )
     group.set_layout(adapter.kv_layout())
@@ -217,14 +226,14 @@ def _connect(
     return group
 
 
-def library(config: RolloutRebalanceConfig) -> tuple[str, str | None]:
-    """(backend, library directory): `auto` is CANN where the environment shows one, else the mock."""
+def library(config: RolloutRebalanceConfig, on_npu: bool) -> tuple[str, str | None]:
+    """(backend, library directory); `auto` is CANN where the engine runs on an NPU, else the mock."""
     directory = os.environ.get("SEQSHIFT_CANN_LIB_DIR") or None
     backend = config.backend
     if backend == "auto":
-        backend = "cann" if directory or os.environ.get("ASCEND_HOME_PATH") else "mock"
+        backend = "cann" if on_npu else "mock"
     if backend == "mock":
-        return backend, directory or str(_MOCK_DIR)
+        directory = directory or str(_MOCK_DIR)
     return backend, directory
 
 

@@ -59,8 +59,6 @@ impl Policy for PlannedPolicy {
         }
         Decision {
             flights,
-            gear_before: plan.gear_before,
-            gear_after: plan.gear_after,
             reasons: plan.reasons.iter().map(ToString::to_string).collect(),
         }
     }

@@ -1,7 +1,5 @@
 //! How a check comes to its list of moves: the planner, or a forced plan of the tests.
 
-use std::collections::HashMap;
-
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::engine::Source;
@@ -23,10 +21,6 @@ pub struct Flight {
 pub struct Decision {
     /// Moves in an order that all ranks share.
     pub flights: Vec<Flight>,
-    /// Gear before.
-    pub gear_before: u32,
-    /// Gear after, if every move succeeds.
-    pub gear_after: u32,
     /// Why the plan is as it is.
     pub reasons: Vec<String>,
 }
@@ -168,26 +162,13 @@ impl Policy for ForcedPolicy {
         loads.len() < 2
     }
 
-    fn decide(&mut self, loads: &[Load], details: &[Detail]) -> Decision {
+    fn decide(&mut self, _loads: &[Load], details: &[Detail]) -> Decision {
         self.checks += 1;
         let flights = match self.plan {
             Forced::Shuffle => self.shuffle(details),
             Forced::Pingpong => self.pingpong(details),
         };
-        let mut running: HashMap<u32, i64> = (0..)
-            .zip(loads)
-            .map(|(rank, load)| (rank, i64::from(load.running)))
-            .collect();
-        let most =
-            |running: &HashMap<u32, i64>| running.values().copied().max().unwrap_or(0) as u32;
-        let gear_before = most(&running);
-        for flight in &flights {
-            *running.entry(flight.from).or_default() -= 1;
-            *running.entry(flight.to).or_default() += 1;
-        }
         Decision {
-            gear_before,
-            gear_after: most(&running),
             flights,
             reasons: vec!["forced".into()],
         }

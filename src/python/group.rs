@@ -5,15 +5,16 @@ use std::time::{Duration, Instant};
 
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
 
 use super::engine::PyEngine;
+use super::telemetry::counters;
 use crate::collective::control::{Interrupt, Listener, Mesh, SECRET};
 use crate::migrate::kv_path::{KvOptions, KvPath, SubCacheItems};
 use crate::migrate::planned::PlannedPolicy;
 use crate::migrate::policy::{Forced, ForcedPolicy, Policy};
-use crate::migrate::{MigrateError, Migrator, Report};
+use crate::migrate::{MigrateError, Migrator, MoveResult, Report};
 use crate::plan::{Gears, Options};
+use crate::telemetry::{CheckRecord, MoveRecord, Profile};
 
 /// A socket that the other ranks of a group connect to.
 #[pyclass(name = "Listener", module = "seqshift._native")]
@@ -67,6 +68,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 pub struct PyGroup {
     migrator: Mutex<Option<Migrator<KvPath>>>,
     raised: Raised,
+    rank: u32,
+    profile: Mutex<Profile>,
 }
 
 #[pymethods]
@@ -76,7 +79,8 @@ impl PyGroup {
     /// `dp` and `tp` are (listener, rank, addresses "host:port" by rank), None for a group of one.
     #[new]
     #[pyo3(signature = (dp, tp, *, gears, minimum_gain, block_size, deadline_seconds, library_dir,
-                        mock, device, staging_mib, comm_buffer_mib, verify_kv, forced_plan=None))]
+                        mock, device, staging_mib, comm_buffer_mib, verify_kv, profile, profile_interval,
+                        forced_plan=None))]
     #[allow(clippy::too_many_arguments)]
     fn new(
         py: Python<'_>,
@@ -92,6 +96,8 @@ impl PyGroup {
         staging_mib: usize,
         comm_buffer_mib: u32,
         verify_kv: bool,
+        profile: bool,
+        profile_interval: u64,
         forced_plan: Option<&str>,
     ) -> PyResult<Self> {
         let raised = Raised::default();
@@ -110,6 +116,8 @@ impl PyGroup {
                 .map_err(error)
         };
         let dp = connect(dp)?;
+        let rank = dp.rank();
+        let profile = Profile::new(profile, profile_interval, rank, &gears, Instant::now());
         let tp = connect(tp)?;
         let policy: Box<dyn Policy> = match forced_plan {
             Some(name) => Box::new(ForcedPolicy::new(
@@ -139,6 +147,8 @@ impl PyGroup {
         Ok(Self {
             migrator: Mutex::new(Some(migrator)),
             raised,
+            rank,
+            profile: Mutex::new(profile),
         })
     }
 
@@ -153,15 +163,20 @@ impl PyGroup {
         py.detach(|| self.with(|m| m.start().map_err(error)))
     }
 
-    /// Runs one check; returns what happened as a dict.
-    fn check<'py>(
-        &self,
-        py: Python<'py>,
-        adapter: Py<PyAny>,
-        step: u64,
-    ) -> PyResult<Bound<'py, PyDict>> {
+    /// Called before each step that counts; `steps` counts from 1.
+    fn step(&self, steps: u64) {
+        counters().steps += 1;
+        lock(&self.profile).step(steps, Instant::now());
+    }
+
+    /// Runs one check; returns (moves committed, faults), equal on all ranks.
+    fn check(&self, py: Python<'_>, adapter: Py<PyAny>, step: u64) -> PyResult<(usize, usize)> {
         let report = self.run(py, adapter, |m, engine| m.check(engine, step))?;
-        report_items(py, &report)
+        let record = record_of(&report);
+        let mut profile = lock(&self.profile);
+        profile.checked(&record);
+        counters().record(self.rank, &record, profile.gear());
+        Ok((report.committed(), report.faults()))
     }
 
     /// The last return of a rollout; true when anything was returned to anybody.
@@ -202,27 +217,18 @@ impl PyGroup {
     }
 }
 
-fn report_items<'py>(py: Python<'py>, report: &Report) -> PyResult<Bound<'py, PyDict>> {
-    let items = PyDict::new(py);
-    let counts: Vec<(u32, u32)> = report
-        .loads
-        .iter()
-        .map(|l| (l.running, l.waiting))
-        .collect();
-    let moves: Vec<_> = report
-        .moves
-        .iter()
-        .map(|m| (m.flight.from, m.flight.to, m.error.as_deref(), m.rejected))
-        .collect();
-    items.set_item("counts", counts)?;
-    items.set_item("gear_before", report.decision.gear_before)?;
-    items.set_item("gear_after", report.decision.gear_after)?;
-    items.set_item("reasons", &report.decision.reasons)?;
-    items.set_item("moves", moves)?;
-    items.set_item("kv_bytes", report.kv_bytes)?;
-    items.set_item("synced", report.synced)?;
-    items.set_item("pause_seconds", report.pause.as_secs_f64())?;
-    items.set_item("faults", report.faults())?;
-    items.set_item("committed", report.committed())?;
-    Ok(items)
+fn record_of(report: &Report) -> CheckRecord {
+    let one = |m: &MoveResult| MoveRecord {
+        from: m.flight.from,
+        to: m.flight.to,
+        error: m.error.clone(),
+        rejected: m.rejected,
+    };
+    CheckRecord {
+        running: report.loads.iter().map(|l| l.running).collect(),
+        moves: report.moves.iter().map(one).collect(),
+        reasons: report.decision.reasons.clone(),
+        kv_bytes: report.kv_bytes,
+        pause_seconds: report.pause.as_secs_f64(),
+    }
 }

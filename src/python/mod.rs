@@ -4,6 +4,7 @@
 mod engine;
 mod group;
 mod route;
+mod telemetry;
 
 use pyo3::prelude::*;
 
@@ -16,6 +17,8 @@ mod _native {
     use super::group::{PyGroup, PyListener};
     #[pymodule_export]
     use super::route::RouterCore;
+    #[pymodule_export]
+    use super::telemetry::{count_pinned, log_line, reset_stats, stats};
 
     #[pymodule_init]
     fn init(m: &Bound<'_, PyModule>) -> PyResult<()> {

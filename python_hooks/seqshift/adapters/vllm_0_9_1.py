@@ -98,7 +98,9 @@ class GroupFacts:
     version: str
     store: Any
     host: str
+    on_npu: bool
     device: int
+    """Index of the device that this process uses."""
     member: int
     members: list[int]
     """All ranks of the engine's group: every TP shard of every DP rank."""
@@ -120,15 +122,17 @@ def group_facts(engine: LLMEngine, gears: Sequence[int]) -> GroupFacts | None:
         return None
     dp, tp = get_dp_group(), get_tp_group()
     member = dp.rank
-    unfit = _unfit(engine)
+    unfit, device = _unfit(engine), 0
     if unfit is None:
         runner = engine.engine_core.engine_core.model_executor.driver_worker.worker.model_runner
+        device = runner.device.index or 0
         gears = effective_gears(runner, gears, engine.vllm_config.scheduler_config.max_num_seqs)
     return GroupFacts(
         version=VERSION,
         store=_get_default_store(),
         host=get_ip(),
-        device=member % torch.accelerator.device_count() if current_platform.device_type == "npu" else 0,
+        on_npu=current_platform.device_type == "npu",
+        device=device,
         member=member,
         members=sorted(one + other - member for one in dp.ranks for other in tp.ranks),
         dp_members=list(dp.ranks),
