@@ -88,6 +88,8 @@ class Session:
             self._layout = layout
 
     def _check(self) -> None:
+        if (stream := self.adapter.producer()) is not None:
+            self.group.set_producer(stream)
         committed, faults = self._together(lambda: self.group.check(self.adapter, self.steps))
         self.adapter.settle()
         self._moved |= committed > 0
@@ -203,7 +205,6 @@ def _connect(
             addresses.append(f"{host}:{words['ports'][name]}")
         return listeners[name], members.index(facts.member), addresses
 
-    backend, directory = library(config, facts.on_npu)
     group = _native.Group(
         end("dp", facts.dp_members),
         end("tp", facts.tp_members),
@@ -211,8 +212,7 @@ def _connect(
         minimum_gain=config.minimum_gain,
         block_size=adapter.block_size,
         deadline_seconds=config.deadline_seconds,
-        library_dir=directory,
-        mock=backend == "mock",
+        library_dir=library_dir(config, facts.on_npu),
         device=facts.device,
         staging_mib=config.staging_mib,
         comm_buffer_mib=config.comm_buffer_mib,
@@ -226,15 +226,12 @@ def _connect(
     return group
 
 
-def library(config: RolloutRebalanceConfig, on_npu: bool) -> tuple[str, str | None]:
-    """(backend, library directory); `auto` is CANN where the engine runs on an NPU, else the mock."""
-    directory = os.environ.get("SEQSHIFT_CANN_LIB_DIR") or None
+def library_dir(config: RolloutRebalanceConfig, on_npu: bool) -> str | None:
+    """Where the native libraries are; None is the usual search for CANN. `auto` is CANN on an NPU, else the mock."""
     backend = config.backend
     if backend == "auto":
         backend = "cann" if on_npu else "mock"
-    if backend == "mock":
-        directory = directory or str(_MOCK_DIR)
-    return backend, directory
+    return os.environ.get("SEQSHIFT_CANN_LIB_DIR") or (str(_MOCK_DIR) if backend == "mock" else None)
 
 
 def _machine() -> str:

@@ -1,157 +1,254 @@
-//! The KV of a group's moves over connections of its own: gather, send, scatter.
+//! The KV path of a DP group: a device, a communicator of our own, and the
+//! transfer between them, as a [`KvChannel`].
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
-use xxhash_rust::xxh3::xxh3_64;
+use serde::{Deserialize, Serialize};
 
 use super::channel::{KvChannel, KvMove, KvOutcome, KvReport};
-use crate::collective::control::{Listener, Mesh};
+use crate::collective::control::Mesh;
+use crate::collective::{Communicator, CommunicatorOptions, RootInfo};
+use crate::device::{Registration, Runtime, RuntimeOptions, Stream};
+use crate::kv::{
+    KvLayout, LayoutDescription, Move, MoveOutcome, SubCache, Transfer, TransferOptions,
+};
 use crate::wire::frame::Kind;
+use crate::wire::{decode, encode};
 
-/// How the KV path is opened.
+/// How the KV path is opened; the same on every rank but for the device.
 #[derive(Debug, Clone)]
 pub struct KvOptions {
-    /// Directory of the native libraries; None: the usual search.
-    pub library_dir: Option<PathBuf>,
-    /// The libraries are the project's own mock.
-    pub mock: bool,
-    /// Device index.
-    pub device: i32,
+    /// Where CANN is looked for, and the device.
+    pub runtime: RuntimeOptions,
+    /// Ranks of the DP group.
+    pub ranks: u32,
     /// Staging memory per direction, in bytes.
-    pub staging_bytes: usize,
+    pub staging_bytes: u64,
     /// HCCL buffer, in MiB.
     pub comm_buffer_mib: u32,
-    /// Compute digests.
+    /// Whether both ends compute digests.
     pub verify: bool,
 }
 
-/// (pointer, blocks, block stride, block length, extent, dtype, format); bytes.
-pub type SubCacheItems = (u64, u64, u64, u64, u64, String, String);
+/// What a rank brings to a new communicator.
+#[derive(Serialize, Deserialize)]
+struct Meeting {
+    /// From rank 0, where the ranks meet; empty when it could not be made.
+    root: Vec<u8>,
+    layout: Option<LayoutDescription>,
+}
 
-/// One rank's end.
+/// One rank's end. Fields are dropped in this order: what uses memory before the memory.
 #[derive(Debug)]
 pub struct KvPath {
+    communicator: Option<Communicator>,
+    transfer: Option<Transfer>,
+    registrations: Vec<Registration>,
     options: KvOptions,
-    mesh: Option<Mesh>,
-    sub_caches: Vec<SubCacheItems>,
+    runtime: Arc<Runtime>,
+    /// Communicators made so far; part of their name in HCCL's logs.
+    made: u32,
 }
 
 impl KvPath {
-    /// Opens the path.
+    /// Loads CANN and takes the device.
     ///
     /// # Errors
     /// Says what is missing.
     pub fn open(options: KvOptions) -> Result<Self, String> {
+        let runtime = Runtime::open(&options.runtime).map_err(|e| e.to_string())?;
         Ok(Self {
+            communicator: None,
+            transfer: None,
+            registrations: Vec::new(),
             options,
-            mesh: None,
-            sub_caches: Vec::new(),
+            runtime,
+            made: 0,
         })
     }
 
-    /// Takes the KV caches' places.
+    /// Takes the KV caches' places, by layer.
     ///
     /// # Errors
-    /// Says which sub-cache does not fit.
-    pub fn set_layout(&mut self, layers: &[Vec<SubCacheItems>]) -> Result<(), String> {
-        self.sub_caches = layers.iter().flatten().cloned().collect();
+    /// Names the sub-cache and field that cannot be, or says that there is no staging memory.
+    ///
+    /// # Safety
+    /// The sub-caches are memory of the device that stays allocated until they
+    /// are replaced or the path is dropped.
+    pub unsafe fn set_layout(&mut self, layers: Vec<Vec<SubCache>>) -> Result<(), String> {
+        self.runtime.bind().map_err(|e| e.to_string())?;
+        let layout = KvLayout::new(layers).map_err(|e| e.to_string())?;
+        self.registrations.clear();
+        for (start, end) in regions(layout.sub_caches()) {
+            let pointer = std::ptr::with_exposed_provenance_mut(start as usize);
+            let length = (end - start) as usize;
+            // SAFETY: the caller vouches for the memory.
+            let one = unsafe { Registration::new(&self.runtime, pointer, length) };
+            self.registrations.extend(one.map_err(|e| e.to_string())?);
+        }
+        match &mut self.transfer {
+            // SAFETY: the caller vouches for the memory.
+            Some(transfer) => unsafe { transfer.set_layout(layout) },
+            None => {
+                let options = TransferOptions::new(self.options.staging_bytes, self.options.verify);
+                let ranks = self.options.ranks;
+                // SAFETY: the caller vouches for the memory.
+                let made = unsafe { Transfer::new(&self.runtime, layout, ranks, options) };
+                self.transfer = Some(made.map_err(|e| e.to_string())?);
+            }
+        }
         Ok(())
     }
 
-    fn pieces(&self, blocks: &[u32]) -> impl Iterator<Item = (u64, usize)> {
-        let blocks = blocks.to_vec();
-        let places: Vec<_> = self.sub_caches.iter().map(|s| (s.0, s.2, s.3)).collect();
-        places.into_iter().flat_map(move |(base, stride, length)| {
-            let piece = move |b| (base + stride * u64::from(b), length as usize);
-            blocks.clone().into_iter().map(piece)
-        })
+    /// The stream that computes on the cache: exchanges wait for what it has been given.
+    ///
+    /// # Safety
+    /// `stream` is a stream of the runtime's device that outlives the next exchange.
+    pub unsafe fn set_producer(&mut self, stream: u64) {
+        if let Some(transfer) = &mut self.transfer {
+            let raw = std::ptr::with_exposed_provenance_mut(stream as usize);
+            // SAFETY: the caller vouches for the stream.
+            transfer.set_producer(Some(unsafe { Stream::from_raw(&self.runtime, raw) }));
+        }
     }
 
-    fn digest(&self, bytes: &[u8]) -> Option<u64> {
-        self.options.verify.then(|| xxh3_64(bytes))
+    fn meet(&mut self, control: &mut Mesh, deadline: Instant) -> Result<RootInfo, String> {
+        let mut root = Vec::new();
+        if control.rank() == 0 {
+            match RootInfo::create(&self.runtime) {
+                Ok(made) => root = made.as_bytes().to_vec(),
+                Err(error) => tracing::warn!(%error, "no root information"),
+            }
+        }
+        let layout = self.transfer.as_ref().map(|t| t.layout().description());
+        let mine = encode(&Meeting {
+            root,
+            layout: layout.clone(),
+        });
+        let received = control
+            .all_gather(Kind::Root, &mine, deadline)
+            .map_err(|e| e.to_string())?;
+        let mut root = None;
+        for (rank, bytes) in received.into_iter().enumerate() {
+            let theirs: Meeting = bytes
+                .and_then(|b| decode(Kind::Root, &b))
+                .map_err(|e| format!("rank {rank}: {e}"))?;
+            if let (Some(mine), Some(theirs)) = (&layout, &theirs.layout)
+                && let Some(difference) = mine.difference(theirs)
+            {
+                return Err(format!("KV layout of rank {rank}: {difference}"));
+            }
+            root.get_or_insert(theirs.root);
+        }
+        let root = root.unwrap_or_default();
+        RootInfo::try_from(root.as_slice())
+            .map_err(|e| format!("rank 0 gave no root information: {e}"))
     }
+}
+
+/// Merges the memory of sub-caches that interleave into regions (start, end) that do not overlap.
+fn regions(sub_caches: &[SubCache]) -> Vec<(u64, u64)> {
+    let end = |s: &SubCache| s.base + (s.blocks - 1) * s.stride + s.length;
+    let mut all: Vec<_> = sub_caches.iter().map(|s| (s.base, end(s))).collect();
+    all.sort_unstable();
+    let mut merged: Vec<(u64, u64)> = Vec::new();
+    for (start, end) in all {
+        match merged.last_mut() {
+            Some(last) if start < last.1 => last.1 = last.1.max(end),
+            _ => merged.push((start, end)),
+        }
+    }
+    merged
 }
 
 impl KvChannel for KvPath {
     fn broken(&self) -> bool {
-        self.mesh.is_none()
+        self.communicator
+            .as_ref()
+            .is_none_or(Communicator::is_broken)
     }
 
     fn restore(&mut self, control: &mut Mesh, deadline: Instant) -> Result<(), String> {
-        let listener = Listener::bind([7; 16]).map_err(|e| e.to_string())?;
-        let port = listener.port().map_err(|e| e.to_string())?;
-        let ports = control
-            .all_gather(Kind::Root, &port.to_le_bytes(), deadline)
-            .map_err(|e| e.to_string())?;
-        let mut addresses = Vec::new();
-        for port in ports {
-            let port: [u8; 2] = port
-                .map_err(|e| e.to_string())?
-                .try_into()
-                .map_err(|_| "a port is two bytes".to_string())?;
-            addresses.push(format!("127.0.0.1:{}", u16::from_le_bytes(port)));
-        }
-        let never = Arc::new(|| false);
-        let mesh = listener.connect(control.rank(), &addresses, deadline, never);
-        self.mesh = Some(mesh.map_err(|e| e.to_string())?);
+        self.communicator = None;
+        let root = self.meet(control, deadline)?;
+        self.made += 1;
+        let options = CommunicatorOptions {
+            ranks: control.size(),
+            rank: control.rank(),
+            buffer_mib: self.options.comm_buffer_mib,
+            name: format!("seqshift_{}_{}", std::process::id(), self.made),
+        };
+        let left = deadline.saturating_duration_since(Instant::now());
+        let made = Communicator::connect(&self.runtime, &root, &options, left);
+        self.communicator = Some(made.map_err(|e| e.to_string())?);
         Ok(())
     }
 
     fn exchange(&mut self, outbound: &[KvMove], inbound: &[KvMove], deadline: Instant) -> KvReport {
-        let mut report = KvReport::default();
-        let ranks = self.mesh.as_ref().map_or(0, |m| m.size() as usize);
-        let mut payloads = vec![Vec::new(); ranks];
-        for one in outbound {
-            let payload = &mut payloads[one.peer as usize];
-            let start = payload.len();
-            for (from, length) in self.pieces(&one.blocks) {
-                // SAFETY: the adapter's layout names memory that the engine keeps during a check.
-                payload.extend_from_slice(unsafe {
-                    std::slice::from_raw_parts(from as *const u8, length)
-                });
-            }
-            report.bytes += (payload.len() - start) as u64;
-            let digest = self.digest(&payload[start..]);
-            report.outbound.push(KvOutcome {
-                digest,
-                error: None,
-            });
+        fn moves(list: &[KvMove]) -> Vec<Move<'_>> {
+            list.iter()
+                .map(|m| Move {
+                    peer: m.peer,
+                    blocks: &m.blocks,
+                })
+                .collect()
         }
-        let received = match self.mesh.as_mut() {
-            Some(mesh) => mesh
-                .all_to_all(Kind::Root, payloads, deadline)
-                .map_err(|e| e.to_string()),
-            None => Err("no connections".into()),
+        let (Some(transfer), Some(communicator)) = (&mut self.transfer, &self.communicator) else {
+            let failed = KvOutcome {
+                digest: None,
+                error: Some("no KV communicator".into()),
+            };
+            return KvReport {
+                outbound: vec![failed.clone(); outbound.len()],
+                inbound: vec![failed; inbound.len()],
+                bytes: 0,
+                broken: true,
+            };
         };
-        let mut at = vec![0; ranks];
-        for one in inbound {
-            let mut outcome = KvOutcome::default();
-            match &received {
-                Ok(all) => {
-                    let bytes = all[one.peer as usize].as_deref().unwrap_or_default();
-                    let start = at[one.peer as usize];
-                    let mut end = start;
-                    for (to, length) in self.pieces(&one.blocks) {
-                        let Some(piece) = bytes.get(end..end + length) else {
-                            outcome.error = Some("KV bytes missing".into());
-                            break;
-                        };
-                        // SAFETY: as above; the blocks are reserved for this sequence.
-                        unsafe {
-                            std::ptr::copy_nonoverlapping(piece.as_ptr(), to as *mut u8, length);
-                        }
-                        end += length;
-                    }
-                    outcome.digest = self.digest(&bytes[start..end]);
-                    at[one.peer as usize] = end;
-                }
-                Err(why) => outcome.error = Some(why.clone()),
-            }
-            report.inbound.push(outcome);
+        let report = transfer.exchange(communicator, &moves(outbound), &moves(inbound), deadline);
+        let outcomes = |list: Vec<MoveOutcome>| {
+            list.into_iter()
+                .map(|m| KvOutcome {
+                    digest: m.digest,
+                    error: m.error,
+                })
+                .collect()
+        };
+        if let Some(why) = &report.broken {
+            tracing::warn!(why, "the KV transfer failed");
         }
-        report.broken = received.is_err();
-        report
+        KvReport {
+            outbound: outcomes(report.outbound),
+            inbound: outcomes(report.inbound),
+            bytes: report.sent,
+            broken: report.broken.is_some(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kv::{DType, Format};
+
+    #[test]
+    fn interleaved_sub_caches_are_one_region() {
+        let one = |base, stride| SubCache {
+            base,
+            extent: 4096,
+            blocks: 4,
+            stride,
+            length: 64,
+            dtype: DType::UInt8,
+            format: Format::Nd,
+        };
+        let interleaved = [one(1000, 128), one(1064, 128), one(5000, 64)];
+        assert_eq!(regions(&interleaved), [(1000, 1512), (5000, 5256)]);
+        // Neighbours that only touch stay apart.
+        assert_eq!(
+            regions(&[one(256, 64), one(512, 64)]),
+            [(256, 512), (512, 768)]
+        );
     }
 }

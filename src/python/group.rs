@@ -9,7 +9,10 @@ use pyo3::prelude::*;
 use super::engine::PyEngine;
 use super::telemetry::counters;
 use crate::collective::control::{Interrupt, Listener, Mesh, SECRET};
-use crate::migrate::kv_path::{KvOptions, KvPath, SubCacheItems};
+use crate::device::RuntimeOptions;
+use crate::ffi::LibraryOptions;
+use crate::kv::{DType, Format, SubCache};
+use crate::migrate::kv_path::{KvOptions, KvPath};
 use crate::migrate::planned::PlannedPolicy;
 use crate::migrate::policy::{Forced, ForcedPolicy, Policy};
 use crate::migrate::{MigrateError, Migrator, MoveResult, Report};
@@ -79,7 +82,7 @@ impl PyGroup {
     /// `dp` and `tp` are (listener, rank, addresses "host:port" by rank), None for a group of one.
     #[new]
     #[pyo3(signature = (dp, tp, *, gears, minimum_gain, block_size, deadline_seconds, library_dir,
-                        mock, device, staging_mib, comm_buffer_mib, verify_kv, profile, profile_interval,
+                        device, staging_mib, comm_buffer_mib, verify_kv, profile, profile_interval,
                         forced_plan=None))]
     #[allow(clippy::too_many_arguments)]
     fn new(
@@ -91,9 +94,8 @@ impl PyGroup {
         block_size: u32,
         deadline_seconds: f64,
         library_dir: Option<String>,
-        mock: bool,
         device: i32,
-        staging_mib: usize,
+        staging_mib: u64,
         comm_buffer_mib: u32,
         verify_kv: bool,
         profile: bool,
@@ -134,10 +136,11 @@ impl PyGroup {
                 ))
             }
         };
+        let mut libraries = LibraryOptions::from_env();
+        libraries.directory = library_dir.map(Into::into).or(libraries.directory);
         let options = KvOptions {
-            library_dir: library_dir.map(Into::into),
-            mock,
-            device,
+            runtime: RuntimeOptions { libraries, device },
+            ranks: dp.size(),
             staging_bytes: staging_mib << 20,
             comm_buffer_mib,
             verify: verify_kv,
@@ -152,10 +155,27 @@ impl PyGroup {
         })
     }
 
-    /// The KV caches: per layer a list of sub-caches
-    /// (pointer, blocks, block stride in bytes, block length in bytes, extent in bytes, dtype, format).
+    /// The KV caches: per layer a list of sub-caches (pointer, blocks, block stride,
+    /// block length, extent, dtype, ACL format); in bytes.
+    ///
+    /// The memory must stay allocated until the next call, or until the group is closed.
     fn set_layout(&self, py: Python<'_>, layers: Vec<Vec<SubCacheItems>>) -> PyResult<()> {
-        py.detach(|| self.with(|m| m.kv().set_layout(&layers).map_err(error)))
+        let layers = layers
+            .into_iter()
+            .map(|layer| layer.into_iter().map(sub_cache_of).collect())
+            .collect::<PyResult<Vec<Vec<SubCache>>>>()?;
+        // SAFETY: the adapter names its engine's own tensors, and resolves them anew at every rollout.
+        let set = |m: &mut Migrator<KvPath>| unsafe { m.kv().set_layout(layers) }.map_err(error);
+        py.detach(|| self.with(set))
+    }
+
+    /// The stream that computes on the KV caches, as the integer that torch gives for it.
+    fn set_producer(&self, stream: u64) -> PyResult<()> {
+        self.with(|m| {
+            // SAFETY: torch keeps its current stream, and the adapter names it before every check.
+            unsafe { m.kv().set_producer(stream) };
+            Ok(())
+        })
     }
 
     /// Makes the KV communicator; all ranks of the group call it.
@@ -189,6 +209,26 @@ impl PyGroup {
         let taken = lock(&self.migrator).take();
         py.detach(|| drop(taken));
     }
+}
+
+/// (pointer, blocks, block stride, block length, extent, dtype, ACL format); bytes.
+type SubCacheItems = (u64, u64, u64, u64, u64, String, i32);
+
+fn sub_cache_of(items: SubCacheItems) -> PyResult<SubCache> {
+    let (base, blocks, stride, length, extent, dtype, format) = items;
+    let dtype = DType::from_torch(&dtype).ok_or_else(|| {
+        PyValueError::new_err(format!("dtype: {dtype} is not one that KV caches have"))
+    })?;
+    let format = Format::from_acl(format);
+    Ok(SubCache {
+        base,
+        extent,
+        blocks,
+        stride,
+        length,
+        dtype,
+        format,
+    })
 }
 
 impl PyGroup {

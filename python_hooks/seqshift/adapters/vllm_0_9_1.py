@@ -244,8 +244,15 @@ class EngineState:
                 self.runner.input_batch.refresh_sampling_metadata()
         self._engine().should_execute_dummy_batch = not self.has_work()
 
+    def producer(self) -> int | None:
+        """The stream that computes on the KV caches; None where the host does."""
+        if self.runner.device.type != "npu":
+            return None
+        # The getter waits until torch_npu's queue of host launches is empty, so what was launched is in the stream.
+        return torch.npu.current_stream().npu_stream
+
     def kv_layout(self) -> list[list[tuple]]:
-        """Per layer a list of sub-caches (pointer, blocks, block stride, block length, extent, dtype, format); bytes.
+        """Per layer a list of sub-caches (pointer, blocks, stride, length, extent, dtype, ACL format); in bytes.
 
         Raises:
             ValueError: for a tensor whose blocks are not the leading dimension, or not contiguous inside.
@@ -651,4 +658,13 @@ def _sub_cache(tensor: torch.Tensor, blocks: int) -> tuple:
     start = tensor.storage_offset() * size
     extent = tensor.untyped_storage().nbytes() - start
     dtype = str(tensor.dtype).replace("torch.", "")
-    return tensor.data_ptr(), blocks, tensor.stride(0) * size, block.numel() * size, extent, dtype, "ND"
+    return tensor.data_ptr(), blocks, tensor.stride(0) * size, block.numel() * size, extent, dtype, _format(tensor)
+
+
+def _format(tensor: torch.Tensor) -> int:
+    """The ACL format: on an NPU what torch_npu says of the tensor, else ND."""
+    if tensor.device.type != "npu":
+        return 2
+    import torch_npu
+
+    return torch_npu.get_npu_format(tensor)
