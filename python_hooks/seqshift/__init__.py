@@ -10,6 +10,7 @@ from typing import Any
 from seqshift import _native, hook
 from seqshift._native import __version__
 from seqshift.config import ConfigError, RolloutRebalanceConfig
+from seqshift.planning import Move, Plan, RankLoad, SequenceLoad, plan_migrations
 from seqshift.rebalance import disable_rollout_rebalance, enable_rollout_rebalance
 from seqshift.router import AffinityRouter
 
@@ -24,11 +25,16 @@ def stats() -> dict[str, Any]:
 __all__ = [
     "AffinityRouter",
     "ConfigError",
+    "Move",
+    "Plan",
+    "RankLoad",
     "RolloutRebalanceConfig",
+    "SequenceLoad",
     "__version__",
     "disable_rollout_rebalance",
     "enable_rollout_rebalance",
     "hook",
     "init_rollout_rebalance",
+    "plan_migrations",
     "stats",
 ]

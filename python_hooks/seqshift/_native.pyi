@@ -4,6 +4,13 @@ from typing import Any
 __version__: str
 ROUTER_POLICIES: list[str]
 
+def plan_core(
+    loads: list[tuple[int, int, int, list[int] | None, int | None, int | None, list[tuple[int, bool]] | None]],
+    graph_batch_sizes: list[int],
+    max_num_seqs: int | None,
+    minimum_gain: float,
+) -> tuple[int, int, int, list[str], list[tuple[int, int, int, list[int], bool]]]: ...
+
 class RouterCore:
     def __new__(
         cls,

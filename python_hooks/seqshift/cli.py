@@ -2,12 +2,17 @@
 
 import typer
 
+from seqshift.cli_plan import plan_command
+
 app = typer.Typer(no_args_is_help=True, add_completion=False)
 
 
 @app.callback()
 def root() -> None:
     """Sequence migration between data-parallel ranks, and sticky-session routing."""
+
+
+app.command("plan")(plan_command)
 
 
 def main() -> None:

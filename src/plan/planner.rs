@@ -29,6 +29,7 @@ use super::gears::Gears;
 use super::group::Group;
 use super::load::RankLoad;
 use super::outcome::{Move, Plan, Reason};
+use super::packing::Item;
 use super::rounds::continued;
 use super::shift::{Limits, Seats, Shift};
 use super::waiting::{Flow, at_home, place};
@@ -267,26 +268,30 @@ fn running_moves(group: &Group, shift: Option<Shift>) -> Vec<Move> {
     let Some(Shift { items, to, .. }) = shift else {
         return Vec::new();
     };
-    let mut entries: Vec<(u32, u32, u32)> = items
+    let pair = |item: &Item, to: u32| u64::from(item.source) << 32 | u64::from(to);
+    let mut entries: Vec<(u64, u32)> = items
         .iter()
         .zip(to)
-        .map(|(item, to)| (item.source, to, item.index))
+        .map(|(item, to)| (pair(item, to), item.index))
         .collect();
-    entries.sort_unstable();
+    if !entries.is_sorted_by_key(|entry| entry.0) {
+        entries.sort_unstable();
+    }
     entries
-        .chunk_by(|a, b| (a.0, a.1) == (b.0, b.1))
+        .chunk_by(|a, b| a.0 == b.0)
         .map(|chunk| {
-            let source = group.loads[chunk[0].0 as usize];
+            let source = group.loads[(chunk[0].0 >> 32) as usize];
             let known = source.sequences.is_some();
+            let mut sequences: Vec<u32> = Vec::new();
+            if known {
+                sequences.extend(chunk.iter().map(|entry| entry.1));
+                sequences.sort_unstable();
+            }
             Move {
                 from: source.rank,
-                to: group.loads[chunk[0].1 as usize].rank,
+                to: group.loads[chunk[0].0 as u32 as usize].rank,
                 count: chunk.len() as u32,
-                sequences: chunk
-                    .iter()
-                    .filter(|_| known)
-                    .map(|entry| entry.2)
-                    .collect(),
+                sequences,
                 needs_kv: true,
             }
         })

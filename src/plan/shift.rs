@@ -11,7 +11,7 @@ use std::cell::Cell;
 use std::cmp::Reverse;
 
 use super::group::{Group, UNLIMITED};
-use super::load::RankLoad;
+use super::load::{RankLoad, SequenceLoad};
 use super::packing::{Bin, Item, pack};
 use super::waiting::Placement;
 
@@ -302,6 +302,12 @@ impl<'a> Seats<'a> {
         for &rank in extra {
             served[rank] += 1;
         }
+        let equal = self.group.sizes.is_none_or(|(low, high)| low == high);
+        let mut smallest = Smallest {
+            equal,
+            pins: limits.pins,
+            keys: Vec::new(),
+        };
         let mut items = Vec::new();
         let mut bins = Vec::new();
         let mut ceiling = 0;
@@ -315,7 +321,7 @@ impl<'a> Seats<'a> {
             let leaving = active.saturating_sub(gear) + given;
             if leaving > 0 {
                 let start = items.len();
-                smallest(load, rank as u32, leaving, limits.pins, &mut items)?;
+                smallest.take(load, rank as u32, leaving, &mut items)?;
                 let blocks = items[start..].iter().map(|item| u64::from(item.size)).sum();
                 ceiling = u64::max(ceiling, blocks);
             }
@@ -345,51 +351,69 @@ impl<'a> Seats<'a> {
     }
 }
 
-/// Appends the `count` smallest sequences of a rank, ties by index; `None` when
-/// it has too few. Unlisted sequences count as one block where pins are ignored.
-fn smallest(
-    load: &RankLoad,
-    source: u32,
-    count: u32,
+/// Takes the smallest sequences of a rank; keeps its buffer between ranks.
+struct Smallest {
+    /// All movable sequences of the group have one size.
+    equal: bool,
+    /// Pinned sequences may move; unlisted ones count as one block.
     pins: bool,
-    items: &mut Vec<Item>,
-) -> Option<()> {
-    let Some(sequences) = &load.sequences else {
-        items.extend((0..count).map(|index| Item {
-            size: 1,
+    keys: Vec<u64>,
+}
+
+impl Smallest {
+    /// Appends the `count` smallest sequences, of equal ones those with the lowest
+    /// indices, in no particular order; `None` when the rank has too few.
+    fn take(
+        &mut self,
+        load: &RankLoad,
+        source: u32,
+        count: u32,
+        items: &mut Vec<Item>,
+    ) -> Option<()> {
+        let Some(sequences) = &load.sequences else {
+            items.extend((0..count).map(|index| Item {
+                size: 1,
+                source,
+                index,
+            }));
+            return (count <= load.running).then_some(());
+        };
+        let count = count as usize;
+        let listed = (0u32..).zip(sequences);
+        let item = |(index, s): (u32, &SequenceLoad)| Item {
+            size: s.kv_blocks,
             source,
             index,
+        };
+        if self.equal && self.pins {
+            let before = items.len();
+            items.extend(listed.filter(|(_, s)| s.movable).take(count).map(item));
+            return (items.len() == before + count).then_some(());
+        }
+        // Size above index: the order of the keys is the order of choice.
+        let key = |index: u32, size: u32| u64::from(size) << 32 | u64::from(index);
+        self.keys.clear();
+        if self.pins {
+            let movable = listed.filter(|(_, s)| s.movable);
+            self.keys
+                .extend(movable.map(|(index, s)| key(index, s.kv_blocks)));
+        } else {
+            let unlisted = sequences.len() as u32..load.running;
+            self.keys
+                .extend(listed.map(|(index, s)| key(index, s.kv_blocks)));
+            self.keys.extend(unlisted.map(|index| key(index, 1)));
+        }
+        if self.keys.len() < count {
+            return None;
+        }
+        if count < self.keys.len() {
+            self.keys.select_nth_unstable(count);
+        }
+        items.extend(self.keys[..count].iter().map(|&key| Item {
+            size: (key >> 32) as u32,
+            source,
+            index: key as u32,
         }));
-        return (count <= load.running).then_some(());
-    };
-    // Size above index: the order of the keys is the order of choice.
-    let key = |(index, size): (usize, u32)| u64::from(size) << 32 | index as u64;
-    let listed = sequences.iter().enumerate();
-    let mut keys: Vec<u64> = if pins {
-        listed
-            .filter(|(_, s)| s.movable)
-            .map(|(i, s)| key((i, s.kv_blocks)))
-            .collect()
-    } else {
-        let unlisted = sequences.len()..load.running as usize;
-        listed
-            .map(|(i, s)| key((i, s.kv_blocks)))
-            .chain(unlisted.map(|i| key((i, 1))))
-            .collect()
-    };
-    let count = count as usize;
-    if keys.len() < count {
-        return None;
+        Some(())
     }
-    if count < keys.len() {
-        keys.select_nth_unstable(count);
-        keys.truncate(count);
-    }
-    keys.sort_unstable();
-    items.extend(keys.iter().map(|&key| Item {
-        size: (key >> 32) as u32,
-        source,
-        index: key as u32,
-    }));
-    Some(())
 }

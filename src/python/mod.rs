@@ -3,6 +3,7 @@
 
 mod engine;
 mod group;
+mod plan;
 mod route;
 mod telemetry;
 
@@ -15,6 +16,8 @@ mod _native {
 
     #[pymodule_export]
     use super::group::{PyGroup, PyListener};
+    #[pymodule_export]
+    use super::plan::plan_core;
     #[pymodule_export]
     use super::route::RouterCore;
     #[pymodule_export]

@@ -1,0 +1,172 @@
+//! Time of a plan, beside a plain-Python planner on the same groups.
+//!
+//! Prints the ratio and writes `results/planner.json`. The Python interpreter is
+//! `.venv/bin/python`, else `python3`.
+
+use std::hint::black_box;
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use criterion::Criterion;
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{Rng, SeedableRng};
+use seqshift::plan::{Gears, Options, Plan, RankLoad, SequenceLoad, plan};
+use serde_json::{Value, json};
+
+const SEED: u64 = 7;
+const SLOTS: u32 = 512;
+const GEARS: [u32; 12] = [512, 256, 192, 128, 96, 80, 72, 64, 48, 32, 16, 8];
+
+/// Ranks, sequences, the most seconds a plan may take on an idle core, and the
+/// repeats of the Python planner.
+const GROUPS: [(u32, u32, f64, u32); 3] = [
+    (128, 8192, 60e-6, 9),
+    (1024, 40_000, 1e-3, 5),
+    (4096, 262_144, 10e-3, 3),
+];
+
+/// Sequences on random ranks, some of which are drawn far more often than others;
+/// one in twenty cannot move. `blocks` is the most blocks of a sequence.
+fn group(ranks: u32, sequences: u32, blocks: u32) -> Vec<RankLoad> {
+    let mut rng = ChaCha8Rng::seed_from_u64(SEED);
+    let mut below = |n: u32| ((u64::from(rng.next_u32()) * u64::from(n)) >> 32) as u32;
+    let weights: Vec<u32> = (0..ranks).map(|_| 1 + below(3)).collect();
+    let urn: Vec<u32> = (0..ranks)
+        .flat_map(|rank| std::iter::repeat_n(rank, weights[rank as usize] as usize))
+        .collect();
+    let mut held = vec![Vec::new(); ranks as usize];
+    for _ in 0..sequences {
+        let rank = urn[below(urn.len() as u32) as usize];
+        let sequence = SequenceLoad {
+            kv_blocks: 1 + below(blocks),
+            movable: below(20) > 0,
+        };
+        held[rank as usize].push(sequence);
+    }
+    let load = |(rank, listed): (u32, Vec<SequenceLoad>)| RankLoad {
+        free_kv_blocks: Some(10_000),
+        sequences: Some(listed.clone()),
+        ..RankLoad::counts(rank, listed.len() as u32, 0)
+    };
+    (0..).zip(held).map(load).collect()
+}
+
+fn run(loads: &[RankLoad], gears: &Gears, options: &Options) -> Plan {
+    plan(loads, gears, options).expect("the group is valid")
+}
+
+/// Median seconds of 51 plans.
+fn median(loads: &[RankLoad], gears: &Gears, options: &Options) -> f64 {
+    let mut seconds: Vec<f64> = (0..51)
+        .map(|_| {
+            let start = Instant::now();
+            black_box(run(black_box(loads), gears, options));
+            start.elapsed().as_secs_f64()
+        })
+        .collect();
+    seconds.sort_by(f64::total_cmp);
+    seconds[seconds.len() / 2]
+}
+
+/// The same group for the Python planner.
+fn as_json(loads: &[RankLoad], repeats: u32) -> Value {
+    let rank = |load: &RankLoad| {
+        let listed = load.sequences.as_deref().unwrap_or_default();
+        json!({
+            "blocks": listed.iter().map(|s| s.kv_blocks).collect::<Vec<_>>(),
+            "movable": listed.iter().map(|s| s.movable).collect::<Vec<_>>(),
+            "free": load.free_kv_blocks,
+        })
+    };
+    let group: Vec<Value> = loads.iter().map(rank).collect();
+    json!({ "group": group, "gears": GEARS, "slots": SLOTS, "repeats": repeats })
+}
+
+fn in_python(cases: &[Value]) -> std::io::Result<Vec<Value>> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let venv = root.join(".venv/bin/python");
+    let python = if venv.exists() {
+        venv
+    } else {
+        "python3".into()
+    };
+    let mut child = Command::new(python)
+        .arg(root.join("benches/plain_planner.py"))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()?;
+    let mut input = child.stdin.take().expect("piped");
+    let output = BufReader::new(child.stdout.take().expect("piped"));
+    let mut answers = Vec::new();
+    let mut lines = output.lines();
+    for case in cases {
+        writeln!(input, "{case}")?;
+        let line = lines.next().expect("one answer per group")?;
+        answers.push(serde_json::from_str(&line)?);
+    }
+    drop(input);
+    child.wait()?;
+    Ok(answers)
+}
+
+fn main() -> std::io::Result<()> {
+    let gears = Gears::new(&GEARS).expect("the gears are valid");
+    let options = Options {
+        max_num_seqs: Some(SLOTS),
+        minimum_gain: 0.0,
+    };
+    let mut criterion = Criterion::default().sample_size(20).configure_from_args();
+    let mut rows = Vec::new();
+    let mut cases = Vec::new();
+    for (ranks, sequences, limit, repeats) in GROUPS {
+        for (kind, blocks) in [("equal", 1), ("different", 256)] {
+            let loads = group(ranks, sequences, blocks);
+            let name = format!("plan/dp{ranks}/{sequences}/{kind}");
+            criterion.bench_function(&name, |bench| {
+                bench.iter(|| run(black_box(&loads), &gears, &options));
+            });
+            let found = run(&loads, &gears, &options);
+            rows.push((name, found, median(&loads, &gears, &options), limit));
+            cases.push(as_json(&loads, repeats));
+        }
+    }
+    criterion.final_summary();
+
+    println!(
+        "\n{:32} {:>10} {:>10} {:>10} {:>8}",
+        "group", "Rust us", "limit us", "Python us", "ratio"
+    );
+    let mut results = Vec::new();
+    for ((name, found, seconds, limit), python) in rows.iter().zip(in_python(&cases)?) {
+        let other = python["seconds"].as_f64().expect("a number");
+        assert!(u64::from(found.gear_after) <= python["after"].as_u64().expect("a number"));
+        println!(
+            "{name:32} {:10.1} {:10.0} {:10.0} {:8.0}  gear {} -> {}, {} moved",
+            seconds * 1e6,
+            limit * 1e6,
+            other * 1e6,
+            other / seconds,
+            found.gear_before,
+            found.gear_after,
+            found.moved(),
+        );
+        results.push(json!({
+            "group": name,
+            "rust_seconds": seconds,
+            "limit_seconds": limit,
+            "python_seconds": other,
+            "ratio": other / seconds,
+            "gear_before": found.gear_before,
+            "gear_after": found.gear_after,
+            "moved": found.moved(),
+        }));
+    }
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("results");
+    std::fs::create_dir_all(&folder)?;
+    std::fs::write(
+        folder.join("planner.json"),
+        format!("{:#}\n", Value::from(results)),
+    )
+}

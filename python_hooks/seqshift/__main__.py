@@ -1,0 +1,5 @@
+"""`python -m seqshift`."""
+
+from seqshift.cli import main
+
+main()

@@ -1,0 +1,78 @@
+"""`seqshift plan`: the plan for a group state in a file, for people who debug one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from seqshift.planning import Plan, plan_migrations
+
+_KEYS = ("loads", "graph_batch_sizes", "max_num_seqs", "minimum_gain")
+
+
+def plan_command(
+    file: Annotated[
+        Path, typer.Argument(help="JSON: loads, graph_batch_sizes and, if wanted, max_num_seqs, minimum_gain.")
+    ],
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+) -> None:
+    """Print the plan for the group state in FILE.
+
+    FILE holds an object like {"graph_batch_sizes": [16, 8, 4], "loads": [{"rank": 0, "running": 12}, {"rank": 1,
+    "running": 2, "free_kv_blocks": 40}]}; loads have the fields of seqshift.RankLoad.
+    """
+    try:
+        state = _read(file)
+        plan = plan_migrations(**state)
+    except ValueError as error:
+        typer.echo(f"seqshift plan: {file}: {error}", err=True)
+        raise typer.Exit(2) from None
+    if as_json:
+        typer.echo(json.dumps(plan.to_dict(), indent=2))
+    else:
+        _show(plan, state["loads"])
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        state = json.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ValueError(error.strerror or "cannot be read") from None
+    except json.JSONDecodeError as error:
+        raise ValueError(f"line {error.lineno}: not JSON: {error.msg}") from None
+    if not isinstance(state, dict):
+        raise ValueError(f"must be an object with the keys {', '.join(_KEYS)}")
+    for key in state:
+        if key not in _KEYS:
+            raise ValueError(f"{key} = {state[key]!r}: unknown key; known are {', '.join(_KEYS)}")
+    for key in _KEYS[:2]:
+        if key not in state:
+            raise ValueError(f"{key}: missing")
+    return state
+
+
+def _show(plan: Plan, loads: list[dict[str, Any]]) -> None:
+    console = Console()
+    console.print(f"gear {plan.gear_before} -> {plan.gear_after} (lower bound {plan.lower_bound})")
+    console.print("reasons: " + (", ".join(plan.reasons)))
+    arrivals = {load["rank"]: 0 for load in loads}
+    for move in plan.moves:
+        arrivals[move.from_rank] -= move.count
+        arrivals[move.to_rank] += move.count
+    ranks = Table("rank", "running", "waiting", "arrivals")
+    for load in sorted(loads, key=lambda load: load["rank"]):
+        net = arrivals[load["rank"]]
+        ranks.add_row(str(load["rank"]), str(load["running"]), str(load.get("waiting", 0)), f"{net:+d}" if net else "0")
+    console.print(ranks)
+    if plan.moves:
+        moves = Table("from", "to", "count", "kind", "requests")
+        for move in plan.moves:
+            kind = "running, with KV" if move.needs_kv else "waiting"
+            requests = ", ".join(map(str, move.request_ids))
+            moves.add_row(str(move.from_rank), str(move.to_rank), str(move.count), kind, requests)
+        console.print(moves)
