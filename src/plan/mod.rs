@@ -14,6 +14,8 @@ mod packing;
 mod planner;
 mod rounds;
 mod shift;
+mod steps;
+mod trigger;
 mod waiting;
 
 pub use error::PlanError;
@@ -21,6 +23,10 @@ pub use gears::Gears;
 pub use load::{RankLoad, SequenceLoad};
 pub use outcome::{Move, Plan, Reason};
 pub use planner::{Options, plan};
+pub use steps::StepTimes;
+pub use trigger::{
+    Cause, FIRST_INTERVAL, Measured, Mode, Outcome, PAYBACK, RankCount, Shared, Trigger,
+};
 
 #[cfg(test)]
 mod answers;
