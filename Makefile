@@ -12,7 +12,7 @@ MOCK_DIR := python_hooks/seqshift/_mock
 RUST_SOURCES := $(shell find src ffi cann_shim/include cann_shim/src -type f) Cargo.toml build.rs pyproject.toml
 MOCK_SOURCES := $(shell find cann_shim/mock cann_shim/include -type f)
 
-.PHONY: build mock bed demo test bench lint clean
+.PHONY: build mock bed demo test test-mock-sanitized bench lint clean
 
 build: $(VENV)/extension.stamp mock
 
@@ -42,6 +42,15 @@ demo: build bed
 test: build bed
 	LIBCLANG_PATH="$$(echo $(CURDIR)/$(VENV)/lib/python3*/site-packages/clang/native)" $(CARGO) test --release --quiet
 	$(BIN)/python -m pytest
+
+# The mock's own tests with the mock under ASan + UBSan, then under TSan.
+test-mock-sanitized: $(VENV)/tools.stamp
+	for sanitize in address,undefined thread; do \
+		directory=$(CURDIR)/build/mock-$${sanitize%%,*}; \
+		$(MAKE) --silent -C cann_shim/mock OUT=$$directory SANITIZE=$$sanitize; \
+		SEQSHIFT_TEST_SANITIZE=$$sanitize SEQSHIFT_TEST_MOCK_DIR=$$directory \
+			$(BIN)/python -m pytest -q tests/test_mock_c.py; \
+	done
 
 bench: build bed
 	$(CARGO) bench

@@ -14,7 +14,9 @@ import pytest
 
 SOURCES = Path(__file__).parent / "c"
 ROOT = SOURCES.parent.parent
-MOCK = ROOT / "python_hooks" / "seqshift" / "_mock"
+# With SEQSHIFT_TEST_SANITIZE the programs and the mock are instrumented; `make test-mock-sanitized` builds that mock.
+SANITIZE = os.environ.get("SEQSHIFT_TEST_SANITIZE", "")
+MOCK = Path(os.environ.get("SEQSHIFT_TEST_MOCK_DIR", ROOT / "python_hooks" / "seqshift" / "_mock"))
 CASES = [
     (source.stem, name)
     for source in sorted(SOURCES.glob("*.c"))
@@ -27,6 +29,7 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("c")
     for source in SOURCES.glob("*.c"):
         flags = ["-std=c11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", f"-I{ROOT / 'cann_shim' / 'include'}"]
+        flags += [f"-fsanitize={SANITIZE}"] if SANITIZE else []
         subprocess.run(
             ["cc", *flags, "-o", str(directory / source.stem), str(source), "-ldl", "-lpthread"], check=True, timeout=60
         )
@@ -39,7 +42,7 @@ def test_case(programs: Path, tmp_path: Path, program: str, case: str) -> None:
     environment = {
         "LD_LIBRARY_PATH": str(MOCK),
         "SEQSHIFT_MOCK_CONTROL": str(tmp_path / "control"),
-        "PATH": os.environ["PATH"],
+        "UBSAN_OPTIONS": "halt_on_error=1",
     }
     run = subprocess.run(
         [str(programs / program), case], env=environment, capture_output=True, text=True, timeout=100, check=False

@@ -182,7 +182,10 @@ Result Segment::wait_for_all() {
             std::string why;
             if (slot(rank).state == kEmpty) continue;
             peers_[rank].open(slot(rank).pid);
-            if (is_gone(rank, why)) return error(CANN_HCCL_REMOTE, "rank %u %s", rank, why.c_str());
+            // A rank may be done with a complete communicator before another one has looked.
+            if (is_gone(rank, why) && header_->joined < ranks_) {
+                return error(CANN_HCCL_REMOTE, "rank %u %s", rank, why.c_str());
+            }
         }
         if (Clock::now() >= end) {
             return error(CANN_HCCL_TIMEOUT, "%u of %u ranks came in %lld ms", seen, ranks_,
