@@ -54,6 +54,7 @@ test-mock-sanitized: $(VENV)/tools.stamp
 
 bench: build bed
 	$(CARGO) bench
+	$(BIN)/python benches/router.py
 
 lint: $(VENV)/tools.stamp
 	$(CARGO) fmt --all -- --check

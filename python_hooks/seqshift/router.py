@@ -103,10 +103,8 @@ class AffinityRouter:
         options["affinity_break_margin"] = affinity_break_margin
         chosen = (_policy("policy", policy), _policy_options(options))
         shadow = _shadow(options.get("shadow_policy"), options)
-        self._hash = _hash(options.get("determinism_hash", "stable"))
         if not isinstance(full_determinism, bool):
             raise ValueError(f"full_determinism must be True or False, not {full_determinism!r}")
-        self._deterministic = full_determinism
         weighs = "weighted_margin" in (chosen[0], shadow and shadow[0])
         self._load_field = _load_field(options.get("load_field", "prompt_ids")) if weighs else None
         self._policy = chosen[0]
@@ -119,9 +117,14 @@ class AffinityRouter:
             seed=secrets.randbits(64) if seed is None else _count("seed", seed) % 2**64,
             load_field=self._load_field,
             load_block_size=_count("load_block_size", options.get("load_block_size", 1), least=1),
+            python_hash=_python_hash(options.get("determinism_hash", "stable")) and full_determinism,
             on_decision=_callback(options.get("on_decision")),
         )
         self._core.add_servers(dict(servers))
+        # Direct calls skip the Python function below, unless a subclass has its own.
+        for name in ("acquire_server", "release_server"):
+            if getattr(type(self), name) is getattr(AffinityRouter, name):
+                setattr(self, name, getattr(self._core, name))
 
     def acquire_server(self, request_id: str, **fields: Any) -> tuple[str, Any]:
         """Places one turn and counts it as in flight until `release_server`.
@@ -136,9 +139,7 @@ class AffinityRouter:
         Raises:
             RuntimeError: the pool is empty ("No available servers in load balancer").
         """
-        if self._hash is None or not self._deterministic:
-            return self._core.acquire(request_id, fields or None)
-        return self._core.acquire(request_id, fields or None, self._hash(request_id))
+        return self._core.acquire_server(request_id, **fields)
 
     def release_server(self, server_id: str, request_id: str | None = None) -> None:
         """Takes back one request.
@@ -146,7 +147,7 @@ class AffinityRouter:
         With a `request_id`, exactly that conversation's oldest request on this server; without, any one. Unknown
         servers, unknown requests and surplus releases are ignored.
         """
-        self._core.release(server_id, request_id)
+        self._core.release_server(server_id, request_id)
 
     def require_acquire_fields(self) -> list[str]:
         """The fields of a request that the policy weighs; empty if it counts requests."""
@@ -299,7 +300,7 @@ def _callback(callback: Any) -> Callable[[dict[str, Any]], Any] | None:
     return callback
 
 
-def _hash(name: Any) -> Callable[[str], int] | None:
+def _python_hash(name: Any) -> bool:
     if name not in DETERMINISM_HASHES:
         raise ValueError(f"determinism_hash must be one of {', '.join(DETERMINISM_HASHES)}, not {name!r}")
-    return hash if name == "verl" else None
+    return name == "verl"

@@ -71,6 +71,8 @@ pub struct RouterCore {
     /// Name of the field that declares load, if a policy weighs.
     load_field: Option<Py<PyString>>,
     load_block_size: u64,
+    /// Choose by Python's hash of the id, as verl does, when choosing by hash.
+    python_hash: bool,
     on_decision: Option<Py<PyAny>>,
 }
 
@@ -78,7 +80,7 @@ pub struct RouterCore {
 impl RouterCore {
     #[new]
     #[pyo3(signature = (*, policy, shadow, full_determinism, max_conversations, seed, load_field,
-                        load_block_size, on_decision))]
+                        load_block_size, python_hash, on_decision))]
     #[allow(clippy::too_many_arguments)]
     fn new(
         policy: (String, Options),
@@ -88,6 +90,7 @@ impl RouterCore {
         seed: u64,
         load_field: Option<Py<PyString>>,
         load_block_size: u64,
+        python_hash: bool,
         on_decision: Option<Py<PyAny>>,
     ) -> PyResult<Self> {
         let build = |(name, options): (String, Options)| options.0.build(&name);
@@ -109,20 +112,24 @@ impl RouterCore {
             state,
             load_field,
             load_block_size,
+            python_hash,
             on_decision,
         })
     }
 
-    /// Places one turn; `fields` are the declared ones, `hash` replaces the stable hash.
-    #[pyo3(signature = (request_id, fields=None, hash=None))]
-    fn acquire<'py>(
+    #[pyo3(signature = (request_id, **fields))]
+    fn acquire_server<'py>(
         &self,
         request_id: &Bound<'py, PyString>,
         fields: Option<&Bound<'py, PyDict>>,
-        hash: Option<i64>,
     ) -> PyResult<Py<PyTuple>> {
         let py = request_id.py();
         let weight = self.weight(py, fields)?;
+        let hash = if self.python_hash {
+            Some(request_id.hash()? as i64)
+        } else {
+            None
+        };
         let text = request_id.to_cow()?;
         let mut state = self.lock();
         let State {
@@ -164,7 +171,7 @@ impl RouterCore {
     }
 
     #[pyo3(signature = (server_id, request_id=None))]
-    fn release(
+    fn release_server(
         &self,
         server_id: &Bound<'_, PyString>,
         request_id: Option<&Bound<'_, PyString>>,

@@ -1,8 +1,9 @@
 //! What is known of each conversation: its pin and its requests in flight.
 
-use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
 
+use hashbrown::HashTable;
 use xxhash_rust::xxh3::xxh3_128;
 
 use super::retention::Retention;
@@ -11,6 +12,8 @@ use super::servers::{Servers, Standing};
 const NONE: u32 = u32::MAX;
 /// Entries looked at per operation when something has to give way; the rest is left to later ones.
 const TRIM_STEPS: usize = 8;
+/// Queue nodes that may be stale before it is worth looking.
+const COMPACT_ABOVE: usize = 1024;
 
 /// A conversation by a 128-bit digest of its id: 16 bytes instead of the text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,44 +25,19 @@ impl Key {
         Self([digest as u64, (digest >> 64) as u64])
     }
 
-    fn digest(self) -> u128 {
-        u128::from(self.0[1]) << 64 | u128::from(self.0[0])
-    }
-}
-
-impl std::hash::Hash for Key {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        state.write_u64(self.0[0]);
-    }
-}
-
-/// A key is a digest already.
-#[derive(Debug, Default, Clone)]
-struct KeyHasher(u64);
-
-impl Hasher for KeyHasher {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.0 = self.0.rotate_left(8) ^ u64::from(*byte);
-        }
-    }
-
-    fn write_u64(&mut self, value: u64) {
-        self.0 = value;
+    /// The part of the digest that tables use.
+    fn hash(self) -> u64 {
+        self.0[0]
     }
 }
 
 /// Requests of one conversation in flight on one life of a server.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Flight {
-    pub(super) slot: u32,
+struct Flight {
+    slot: u32,
     count: u32,
-    pub(super) epoch: u64,
-    weight: u64,
+    epoch: u32,
+    weight: u32,
 }
 
 impl Flight {
@@ -85,50 +63,49 @@ pub(super) struct Pin {
     pub(super) incarnation: u32,
 }
 
+impl Pin {
+    const ABSENT: Self = Self {
+        slot: NONE,
+        incarnation: 0,
+    };
+}
+
+/// One cache line, so that a turn of a known conversation costs one miss beside the table's.
 #[derive(Debug)]
+#[repr(align(64))]
 struct Conversation {
     key: Key,
     /// Oldest flight; `count` 0: none.
     flight: Flight,
     /// Later flights, in order.
     further: u32,
-    pin: Option<Pin>,
-    /// Neighbours in the list: towards the older, towards the newer.
-    older: u32,
-    newer: u32,
     on_probation: bool,
+    pin: Pin,
+    /// Last activity.
     stamp: u64,
+    /// Last activity as the queue has it; 0: the entry is free.
+    queued: u64,
 }
 
-const _: () = assert!(size_of::<Conversation>() <= 80);
+const _: () = assert!(size_of::<Conversation>() == 64);
 
-#[derive(Debug, Clone, Copy)]
-struct List {
-    oldest: u32,
-    newest: u32,
-}
+/// Conversations by last activity. Activity does not touch the queue: what it has is corrected when
+/// it comes to the front.
+type Queue = BinaryHeap<Reverse<(u64, u32)>>;
 
-impl Default for List {
-    fn default() -> Self {
-        Self {
-            oldest: NONE,
-            newest: NONE,
-        }
-    }
-}
-
-/// All conversations that have a pin or a request in flight. Every operation is O(1).
+/// All conversations that have a pin or a request in flight. Every operation but `clear_pins` is
+/// O(1), amortised, apart from what has to give way: O(log conversations).
 #[derive(Debug)]
 pub(super) struct Conversations {
-    by_key: HashMap<Key, u32, BuildHasherDefault<KeyHasher>>,
+    by_key: HashTable<u32>,
     entries: Vec<Conversation>,
     free: Vec<u32>,
     further: Vec<Further>,
     further_free: Vec<u32>,
     /// Kept conversations by last activity.
-    kept: List,
+    kept: Queue,
     /// Newcomers that came when the cache was full, kept while they are in flight.
-    probation: List,
+    probation: Queue,
     pinned: usize,
     retention: Retention,
 }
@@ -136,13 +113,13 @@ pub(super) struct Conversations {
 impl Conversations {
     pub(super) fn new(limit: Option<usize>) -> Self {
         Self {
-            by_key: HashMap::default(),
+            by_key: HashTable::new(),
             entries: Vec::new(),
             free: Vec::new(),
             further: Vec::new(),
             further_free: Vec::new(),
-            kept: List::default(),
-            probation: List::default(),
+            kept: Queue::new(),
+            probation: Queue::new(),
             pinned: 0,
             retention: Retention::new(limit),
         }
@@ -156,18 +133,16 @@ impl Conversations {
     /// The entry of a conversation that takes a turn now, made if there is none.
     pub(super) fn turn(&mut self, key: Key) -> u32 {
         let now = self.retention.tick();
-        if let Some(index) = self.by_key.get(&key).copied() {
+        if let Some(index) = self.find(key) {
             let entry = &mut self.entries[index as usize];
             let idle = now - entry.stamp;
             entry.stamp = now;
-            if entry.pin.is_some() {
+            if entry.pin != Pin::ABSENT {
                 self.retention.returned(idle);
             }
-            self.unlink(index);
-            self.link_newest(index);
             return index;
         }
-        self.retention.arrived(key.digest());
+        self.retention.arrived(key.0);
         let full = self
             .retention
             .limit()
@@ -176,11 +151,10 @@ impl Conversations {
             key,
             flight: Flight::EMPTY,
             further: NONE,
-            pin: None,
-            older: NONE,
-            newer: NONE,
             on_probation: full && self.retention.is_too_small(),
+            pin: Pin::ABSENT,
             stamp: now,
+            queued: now,
         };
         let index = match self.free.pop() {
             Some(index) => {
@@ -192,18 +166,28 @@ impl Conversations {
                 self.entries.len() as u32 - 1
             }
         };
-        self.by_key.insert(key, index);
-        self.link_newest(index);
+        let entries = &self.entries;
+        self.by_key
+            .insert_unique(key.hash(), index, |i| entries[*i as usize].key.hash());
+        self.enqueue(index);
         index
     }
 
+    fn find(&self, key: Key) -> Option<u32> {
+        self.by_key
+            .find(key.hash(), |i| self.entries[*i as usize].key == key)
+            .copied()
+    }
+
     pub(super) fn pin(&self, index: u32) -> Option<Pin> {
-        self.entries[index as usize].pin
+        Some(self.entries[index as usize].pin).filter(|pin| *pin != Pin::ABSENT)
     }
 
     pub(super) fn set_pin(&mut self, index: u32, pin: Option<Pin>) {
-        let old = std::mem::replace(&mut self.entries[index as usize].pin, pin);
-        self.pinned = self.pinned + usize::from(pin.is_some()) - usize::from(old.is_some());
+        let new = pin.unwrap_or(Pin::ABSENT);
+        let old = std::mem::replace(&mut self.entries[index as usize].pin, new);
+        self.pinned += usize::from(new != Pin::ABSENT);
+        self.pinned -= usize::from(old != Pin::ABSENT);
     }
 
     /// Records a request in flight.
@@ -214,7 +198,7 @@ impl Conversations {
             slot,
             count: 1,
             epoch,
-            weight,
+            weight: u32::try_from(weight).unwrap_or(u32::MAX),
         };
         let entry = &mut self.entries[index as usize];
         if entry.flight.count == 0 {
@@ -256,8 +240,8 @@ impl Conversations {
 
     /// Takes back the oldest request in flight of `key` on `slot`: the epoch in which it was
     /// acquired and its weight. `None` if no such request is out.
-    pub(super) fn arrive(&mut self, key: Key, slot: u32, servers: &Servers) -> Option<(u64, u64)> {
-        let index = self.by_key.get(&key).copied()?;
+    pub(super) fn arrive(&mut self, key: Key, slot: u32, servers: &Servers) -> Option<(u32, u64)> {
+        let index = self.find(key)?;
         self.drop_over(index, servers);
         let entry = &mut self.entries[index as usize];
         let found = if entry.flight.count > 0 && entry.flight.slot == slot {
@@ -273,13 +257,15 @@ impl Conversations {
             }
         };
         self.drop_over(index, servers);
-        let entry = &self.entries[index as usize];
-        if entry.flight.count == 0 {
+        if self.entries[index as usize].flight.count == 0 {
             let over_limit = self
                 .retention
                 .limit()
                 .is_some_and(|n| self.by_key.len() > n);
-            if entry.pin.is_none() || (entry.on_probation && over_limit && !self.oldest_is_over()) {
+            let Conversation {
+                pin, on_probation, ..
+            } = self.entries[index as usize];
+            if pin == Pin::ABSENT || (on_probation && over_limit && !self.oldest_is_over()) {
                 self.forget(index);
             }
         }
@@ -289,29 +275,23 @@ impl Conversations {
     /// Lets conversations give way if there are too many, or if they are over.
     pub(super) fn trim(&mut self, servers: &Servers) {
         for _ in 0..TRIM_STEPS {
-            let oldest = self.kept.oldest;
+            let over = self.oldest_is_over();
             let too_many = match self.retention.limit() {
                 Some(limit) => self.by_key.len() > limit,
-                None => oldest != NONE && self.oldest_is_over(),
+                None => over,
             };
             if !too_many {
-                return;
+                break;
             }
-            let candidate =
-                if oldest != NONE && (self.oldest_is_over() || self.probation.oldest == NONE) {
-                    oldest
-                } else {
-                    self.probation.oldest
-                };
-            if candidate == NONE {
-                return;
-            }
+            let newcomer = (!over).then(|| self.front(true)).flatten();
+            let Some(candidate) = newcomer.or_else(|| self.front(false)) else {
+                break;
+            };
             self.drop_over(candidate, servers);
             if self.entries[candidate as usize].flight.count > 0 {
                 // In use: as good as just used.
-                self.unlink(candidate);
                 self.entries[candidate as usize].stamp = self.retention.now();
-                self.link_newest(candidate);
+                self.requeue(candidate);
             } else {
                 let was_kept = !self.entries[candidate as usize].on_probation;
                 self.forget(candidate);
@@ -320,12 +300,13 @@ impl Conversations {
                 }
             }
         }
+        self.compact();
     }
 
     /// Drops all pins; what is in flight stays known. Returns the number of pins dropped.
     pub(super) fn clear_pins(&mut self, servers: &Servers) -> usize {
         let cleared = self.pinned;
-        let indices: Vec<u32> = self.by_key.values().copied().collect();
+        let indices: Vec<u32> = self.by_key.iter().copied().collect();
         for index in indices {
             self.set_pin(index, None);
             self.drop_over(index, servers);
@@ -336,34 +317,90 @@ impl Conversations {
         cleared
     }
 
-    fn oldest_is_over(&self) -> bool {
-        self.entries
-            .get(self.kept.oldest as usize)
-            .is_some_and(|oldest| self.retention.is_over(oldest.stamp))
+    /// Whether the conversation that was idle for longest may be forgotten.
+    fn oldest_is_over(&mut self) -> bool {
+        // The queue never has an entry as more recent than it is.
+        let may_be = |r: &Retention, q: &Queue| q.peek().is_some_and(|Reverse(f)| r.is_over(f.0));
+        may_be(&self.retention, &self.kept)
+            && self
+                .front(false)
+                .is_some_and(|i| self.retention.is_over(self.entries[i as usize].stamp))
+    }
+
+    /// The entry that was idle for longest, with the queue corrected up to it.
+    fn front(&mut self, on_probation: bool) -> Option<u32> {
+        loop {
+            let Reverse((queued, index)) = *self.queue(on_probation).peek()?;
+            let entry = &self.entries[index as usize];
+            let in_queue = entry.queued == queued && entry.on_probation == on_probation;
+            if in_queue && entry.stamp == queued {
+                return Some(index);
+            }
+            self.queue(on_probation).pop();
+            if in_queue {
+                self.requeue(index);
+            }
+        }
+    }
+
+    fn queue(&mut self, on_probation: bool) -> &mut Queue {
+        if on_probation {
+            &mut self.probation
+        } else {
+            &mut self.kept
+        }
+    }
+
+    fn requeue(&mut self, index: u32) {
+        self.entries[index as usize].queued = self.entries[index as usize].stamp;
+        self.enqueue(index);
+    }
+
+    fn enqueue(&mut self, index: u32) {
+        let Conversation {
+            queued,
+            on_probation,
+            ..
+        } = self.entries[index as usize];
+        self.queue(on_probation).push(Reverse((queued, index)));
+    }
+
+    /// Drops what the queues have of entries that are no more, once that is most of them.
+    fn compact(&mut self) {
+        if self.kept.len() + self.probation.len() > 2 * self.by_key.len() + COMPACT_ABOVE {
+            let entries = &self.entries;
+            for (queue, on_probation) in [(&mut self.kept, false), (&mut self.probation, true)] {
+                queue.retain(|Reverse((queued, index))| {
+                    let entry = &entries[*index as usize];
+                    entry.queued == *queued && entry.on_probation == on_probation
+                });
+            }
+        }
     }
 
     /// A place has become free: the newcomer that has waited longest takes it.
     fn promote(&mut self) {
-        let index = self.probation.oldest;
-        if index != NONE {
-            self.unlink(index);
+        if let Some(index) = self.front(true) {
             self.entries[index as usize].on_probation = false;
-            self.link_newest(index);
+            self.requeue(index);
         }
     }
 
     fn forget(&mut self, index: u32) {
         let entry = &self.entries[index as usize];
-        if entry.pin.is_some() {
-            self.retention.evicted(entry.key.digest(), entry.stamp);
+        if entry.pin != Pin::ABSENT {
+            self.retention.evicted(entry.key.0, entry.stamp);
         }
         self.remove(index);
     }
 
     fn remove(&mut self, index: u32) {
         self.set_pin(index, None);
-        self.unlink(index);
-        self.by_key.remove(&self.entries[index as usize].key);
+        let hash = self.entries[index as usize].key.hash();
+        if let Ok(found) = self.by_key.find_entry(hash, |i| *i == index) {
+            found.remove();
+        }
+        self.entries[index as usize].queued = 0;
         self.free.push(index);
     }
 
@@ -398,42 +435,6 @@ impl Conversations {
             self.further_free.push(first);
         }
     }
-
-    fn list(&mut self, on_probation: bool) -> &mut List {
-        if on_probation {
-            &mut self.probation
-        } else {
-            &mut self.kept
-        }
-    }
-
-    fn link_newest(&mut self, index: u32) {
-        let on_probation = self.entries[index as usize].on_probation;
-        let newest = std::mem::replace(&mut self.list(on_probation).newest, index);
-        let entry = &mut self.entries[index as usize];
-        (entry.older, entry.newer) = (newest, NONE);
-        match newest {
-            NONE => self.list(on_probation).oldest = index,
-            newest => self.entries[newest as usize].newer = index,
-        }
-    }
-
-    fn unlink(&mut self, index: u32) {
-        let Conversation {
-            older,
-            newer,
-            on_probation,
-            ..
-        } = self.entries[index as usize];
-        match older {
-            NONE => self.list(on_probation).oldest = newer,
-            older => self.entries[older as usize].newer = newer,
-        }
-        match newer {
-            NONE => self.list(on_probation).newest = older,
-            newer => self.entries[newer as usize].older = older,
-        }
-    }
 }
 
 /// Adds `departing` to `flight` if both are on the same life of the same server.
@@ -441,15 +442,15 @@ fn join(flight: &mut Flight, departing: Flight) -> bool {
     let same = flight.slot == departing.slot && flight.epoch == departing.epoch;
     if same {
         flight.count += 1;
-        flight.weight += departing.weight;
+        flight.weight = flight.weight.saturating_add(departing.weight);
     }
     same
 }
 
 /// Takes one request out of `flight`; requests of one flight share their weight evenly.
-fn take_one(flight: &mut Flight) -> (u64, u64) {
-    let weight = flight.weight / u64::from(flight.count);
+fn take_one(flight: &mut Flight) -> (u32, u64) {
+    let weight = flight.weight / flight.count;
     flight.weight -= weight;
     flight.count -= 1;
-    (flight.epoch, weight)
+    (flight.epoch, u64::from(weight))
 }

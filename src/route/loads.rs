@@ -6,23 +6,66 @@ use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::Rng;
 
 const ABSENT: u32 = u32::MAX;
+/// Loads below this have a bucket of their own in an array; counts of requests nearly always do.
+const DENSE: usize = 64 * 64;
 
 /// Load per server slot with the slots of equal load kept together.
 ///
-/// | operation | cost |
-/// |---|---|
-/// | `get` | O(1) |
-/// | `set`, `add`, `sub`, `insert`, `remove` | O(log distinct loads) |
-/// | `min`, `max`, `pick_least` | O(log distinct loads) |
+/// | operation | loads below 4096 | above |
+/// |---|---|---|
+/// | `get` | O(1) | O(1) |
+/// | `set`, `add`, `sub`, `insert`, `remove` | O(1) | O(log distinct loads) |
+/// | `min`, `max`, `pick_least` | O(1) | O(log distinct loads) |
 #[derive(Debug, Default)]
 pub(super) struct LoadIndex {
     /// Load by slot; meaningless where `position` is `ABSENT`.
     load: Vec<u64>,
     /// Place of the slot within its bucket.
     position: Vec<u32>,
-    buckets: BTreeMap<u64, Vec<u32>>,
-    /// Empty buckets kept for reuse: a load that comes and goes allocates nothing.
-    spare: Vec<Vec<u32>>,
+    /// Buckets of loads below `DENSE`, as many as were ever needed.
+    low: Vec<Vec<u32>>,
+    occupied: Occupied,
+    high: BTreeMap<u64, Vec<u32>>,
+}
+
+/// Which of the low buckets are not empty: one bit each, and one bit for each word of them.
+#[derive(Debug)]
+struct Occupied {
+    words: [u64; DENSE / 64],
+    summary: u64,
+}
+
+impl Default for Occupied {
+    fn default() -> Self {
+        Self {
+            words: [0; DENSE / 64],
+            summary: 0,
+        }
+    }
+}
+
+impl Occupied {
+    fn set(&mut self, bit: usize) {
+        self.words[bit / 64] |= 1 << (bit % 64);
+        self.summary |= 1 << (bit / 64);
+    }
+
+    fn clear(&mut self, bit: usize) {
+        self.words[bit / 64] &= !(1 << (bit % 64));
+        if self.words[bit / 64] == 0 {
+            self.summary &= !(1 << (bit / 64));
+        }
+    }
+
+    fn first(&self) -> Option<usize> {
+        let word = (self.summary != 0).then(|| self.summary.trailing_zeros() as usize)?;
+        Some(word * 64 + self.words[word].trailing_zeros() as usize)
+    }
+
+    fn last(&self) -> Option<usize> {
+        let word = (self.summary != 0).then(|| 63 - self.summary.leading_zeros() as usize)?;
+        Some(word * 64 + 63 - self.words[word].leading_zeros() as usize)
+    }
 }
 
 impl LoadIndex {
@@ -64,16 +107,23 @@ impl LoadIndex {
     }
 
     pub(super) fn min(&self) -> u64 {
-        self.buckets.first_key_value().map_or(0, |(load, _)| *load)
+        let high = || self.high.first_key_value().map_or(0, |(load, _)| *load);
+        self.occupied.first().map_or_else(high, |load| load as u64)
     }
 
     pub(super) fn max(&self) -> u64 {
-        self.buckets.last_key_value().map_or(0, |(load, _)| *load)
+        let low = || self.occupied.last().map_or(0, |load| load as u64);
+        self.high
+            .last_key_value()
+            .map_or_else(low, |(load, _)| *load)
     }
 
     /// A slot of the least load, uniformly among equals. `rng` is used only if there is a tie.
     pub(super) fn pick_least(&self, rng: &mut ChaCha8Rng) -> Option<u32> {
-        let (_, bucket) = self.buckets.first_key_value()?;
+        let bucket = match self.occupied.first() {
+            Some(load) => &self.low[load],
+            None => self.high.first_key_value()?.1,
+        };
         match bucket.as_slice() {
             [only] => Some(*only),
             several => Some(several[below(several.len() as u64, rng) as usize]),
@@ -81,11 +131,16 @@ impl LoadIndex {
     }
 
     fn attach(&mut self, slot: u32, load: u64) {
-        let spare = &mut self.spare;
-        let bucket = self
-            .buckets
-            .entry(load)
-            .or_insert_with(|| spare.pop().unwrap_or_default());
+        let bucket = if load < DENSE as u64 {
+            let bit = load as usize;
+            if self.low.len() <= bit {
+                self.low.resize_with(bit + 1, Vec::new);
+            }
+            self.occupied.set(bit);
+            &mut self.low[bit]
+        } else {
+            self.high.entry(load).or_default()
+        };
         self.position[slot as usize] = bucket.len() as u32;
         self.load[slot as usize] = load;
         bucket.push(slot);
@@ -94,17 +149,25 @@ impl LoadIndex {
     fn detach(&mut self, slot: u32) {
         let load = self.load[slot as usize];
         let place = self.position[slot as usize] as usize;
-        let Some(bucket) = self.buckets.get_mut(&load) else {
-            return;
+        let is_low = load < DENSE as u64;
+        let bucket = if is_low {
+            &mut self.low[load as usize]
+        } else {
+            let Some(bucket) = self.high.get_mut(&load) else {
+                return;
+            };
+            bucket
         };
         bucket.swap_remove(place);
         if let Some(moved) = bucket.get(place) {
             self.position[*moved as usize] = place as u32;
         }
-        if bucket.is_empty()
-            && let Some(empty) = self.buckets.remove(&load)
-        {
-            self.spare.push(empty);
+        if bucket.is_empty() {
+            if is_low {
+                self.occupied.clear(load as usize);
+            } else {
+                self.high.remove(&load);
+            }
         }
     }
 }
@@ -130,7 +193,7 @@ mod tests {
     proptest! {
         /// The index agrees with a plain vector of loads after any sequence of operations.
         #[test]
-        fn agrees_with_a_scan(steps in prop::collection::vec((0u8..4, 0u32..8, 0u64..5), 1..200)) {
+        fn agrees_with_a_scan(steps in prop::collection::vec((0u8..4, 0u32..8, 0u64..3000), 1..200)) {
             let mut index = LoadIndex::default();
             let mut model: BTreeMap<u32, u64> = BTreeMap::new();
             let mut rng = ChaCha8Rng::seed_from_u64(1);

@@ -76,7 +76,7 @@ impl Retention {
     }
 
     /// A conversation without an entry came: new, or returning after its eviction.
-    pub(super) fn arrived(&mut self, key: u128) {
+    pub(super) fn arrived(&mut self, key: [u64; 2]) {
         let Some(place) = self.ghost_place(key) else {
             return;
         };
@@ -89,7 +89,7 @@ impl Retention {
     }
 
     /// A conversation last active at `stamp` was forgotten.
-    pub(super) fn evicted(&mut self, key: u128, stamp: u64) {
+    pub(super) fn evicted(&mut self, key: [u64; 2], stamp: u64) {
         let Some(limit) = self.limit else { return };
         if self.ghosts.is_empty() {
             let size = (limit.max(1) * GHOSTS_PER_PIN).next_power_of_two();
@@ -125,12 +125,12 @@ impl Retention {
         self.mean_gap += (gap as f64 - self.mean_gap) * weight;
     }
 
-    fn ghost_place(&self, key: u128) -> Option<usize> {
+    fn ghost_place(&self, key: [u64; 2]) -> Option<usize> {
         let mask = self.ghosts.len().checked_sub(1)?;
-        Some((key >> 32) as usize & mask)
+        Some(key[0] as usize & mask)
     }
 }
 
-fn tag(key: u128) -> u32 {
-    key as u32
+fn tag(key: [u64; 2]) -> u32 {
+    key[1] as u32
 }

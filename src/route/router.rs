@@ -44,7 +44,8 @@ impl Default for RouterConfig {
 pub struct Request<'a> {
     /// Id of the conversation.
     pub request_id: &'a str,
-    /// Load that the request declares (tokens or KV blocks); only policies that weigh use it.
+    /// Load that the request declares (tokens or KV blocks), at most `u32::MAX`; only policies that
+    /// weigh use it.
     pub weight: u64,
     /// Hash to use instead of the stable one when `full_determinism` is on.
     pub hash: Option<i64>,
@@ -133,6 +134,7 @@ impl Router {
         if self.servers.order().is_empty() {
             return Err(RouteError::NoServers);
         }
+        let weight = request.weight.min(u64::from(u32::MAX));
         let index = self.conversations.turn(Key::of(request.request_id));
         let min_load = self.loads(self.config.policy.unit()).min();
         let (slot, reason, broken_from) = if self.config.full_determinism {
@@ -151,7 +153,7 @@ impl Router {
         self.servers.acquired(slot);
         self.requests.add(slot, 1);
         if let Some(declared) = &mut self.declared {
-            declared.add(slot, request.weight);
+            declared.add(slot, weight);
         }
         self.conversations.trim(&self.servers);
         self.reasons[reason as usize] += 1;

@@ -1,11 +1,12 @@
 //! The pool: which servers there are, and which requests in flight belong to which life of a server.
 
-use std::collections::HashMap;
+use hashbrown::HashTable;
+use xxhash_rust::xxh3::xxh3_64;
 
 /// Requests of an earlier life of a server that have not come back.
 #[derive(Debug)]
 struct Orphans {
-    epoch: u64,
+    epoch: u32,
     outstanding: u32,
 }
 
@@ -18,7 +19,7 @@ pub(super) struct Server {
     pub(super) incarnation: u32,
     /// Changes when the id is added again and when anonymous releases have emptied the server, so
     /// that a request's record says whether it still is in flight.
-    pub(super) epoch: u64,
+    pub(super) epoch: u32,
     /// Requests acquired in this epoch and not released.
     pub(super) outstanding: u32,
     /// Whether a release without a request id came in this epoch.
@@ -42,22 +43,22 @@ pub(super) enum Standing {
 pub(super) struct Servers {
     slots: Vec<Server>,
     free: Vec<u32>,
-    by_id: HashMap<Box<str>, u32>,
+    by_id: HashTable<u32>,
     /// Present slots in the order in which they were added.
     order: Vec<u32>,
-    last_epoch: u64,
+    last_epoch: u32,
     last_incarnation: u32,
 }
 
 impl Servers {
     /// Adds `id`; `None` if it is in the pool already.
     pub(super) fn add(&mut self, id: &str) -> Option<u32> {
-        let slot = match self.by_id.get(id) {
-            Some(slot) if self.slots[*slot as usize].present => return None,
-            Some(slot) => *slot,
+        let slot = match self.find_any(id) {
+            Some(slot) if self.slots[slot as usize].present => return None,
+            Some(slot) => slot,
             None => self.new_slot(id),
         };
-        self.last_epoch += 1;
+        self.last_epoch = self.last_epoch.wrapping_add(1);
         self.last_incarnation = self.last_incarnation.wrapping_add(1);
         let server = &mut self.slots[slot as usize];
         server.present = true;
@@ -91,7 +92,10 @@ impl Servers {
 
     /// The slot of a server that is in the pool, or has left it with requests in flight.
     pub(super) fn find_any(&self, id: &str) -> Option<u32> {
-        self.by_id.get(id).copied()
+        let slots = &self.slots;
+        self.by_id
+            .find(hash(id), |slot| *slots[*slot as usize].id == *id)
+            .copied()
     }
 
     pub(super) fn get(&self, slot: u32) -> &Server {
@@ -103,7 +107,7 @@ impl Servers {
         &self.order
     }
 
-    pub(super) fn standing(&self, slot: u32, epoch: u64) -> Standing {
+    pub(super) fn standing(&self, slot: u32, epoch: u32) -> Standing {
         let server = &self.slots[slot as usize];
         if server.present && server.epoch == epoch {
             Standing::Current
@@ -126,7 +130,7 @@ impl Servers {
     }
 
     /// A request of an earlier life has come back.
-    pub(super) fn released_orphan(&mut self, slot: u32, epoch: u64) {
+    pub(super) fn released_orphan(&mut self, slot: u32, epoch: u32) {
         let orphans = &mut self.slots[slot as usize].orphans;
         if let Some(place) = orphans.iter().position(|o| o.epoch == epoch) {
             orphans[place].outstanding -= 1;
@@ -155,7 +159,7 @@ impl Servers {
     fn renew_if_emptied(&mut self, slot: u32) {
         let server = &mut self.slots[slot as usize];
         if server.anonymous && server.outstanding == 0 {
-            self.last_epoch += 1;
+            self.last_epoch = self.last_epoch.wrapping_add(1);
             server.epoch = self.last_epoch;
             server.anonymous = false;
         }
@@ -181,15 +185,26 @@ impl Servers {
                 self.slots.len() as u32 - 1
             }
         };
-        self.by_id.insert(id.into(), slot);
+        let slots = &self.slots;
+        self.by_id
+            .insert_unique(hash(id), slot, |other| hash(&slots[*other as usize].id));
         slot
     }
 
     fn drop_if_unused(&mut self, slot: u32) {
         let server = &self.slots[slot as usize];
         if !server.present && server.orphans.is_empty() {
-            self.by_id.remove(&server.id);
+            if let Ok(found) = self
+                .by_id
+                .find_entry(hash(&server.id), |other| *other == slot)
+            {
+                found.remove();
+            }
             self.free.push(slot);
         }
     }
+}
+
+fn hash(id: &str) -> u64 {
+    xxh3_64(id.as_bytes())
 }
