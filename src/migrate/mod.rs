@@ -1,8 +1,9 @@
 //! The migration protocol as a state machine over traits.
 //!
-//! [`check`] reads top to bottom in the order of the protocol; [`engine`] is
-//! what it asks of a serving engine, [`channel`] what it asks of the KV path,
-//! [`policy`] how it comes to a plan.
+//! `check` (load, return, plan) and then `round` (offer, reserve, transfer,
+//! commit) read top to bottom in the order of the protocol; [`engine`] is what
+//! they ask of a serving engine, [`channel`] what they ask of the KV path,
+//! [`policy`] how they come to a plan.
 
 pub mod channel;
 mod check;
@@ -10,6 +11,7 @@ pub mod engine;
 pub mod kv_path;
 pub mod planned;
 pub mod policy;
+mod round;
 
 pub use check::{Migrator, MoveResult, Report};
 
