@@ -1,0 +1,339 @@
+//! Contract of an exchange that goes wrong: a failure of one rank's own copies fails only the moves it
+//! concerns, and the peers' other moves are well; wrong bytes show in the digests; a failure of the
+//! transport fails all moves of a rank, by the deadline at the latest, says why, and leaves nothing
+//! that could touch the cache; afterwards a new communicator serves.
+
+mod support;
+
+use std::time::{Duration, Instant};
+
+use seqshift::device::Stream;
+use seqshift::ffi;
+use seqshift::kv::{ExchangeReport, Move, Transfer, TransferError, TransferOptions};
+use support::cache::Cache;
+use support::fault::{Fault, Faults};
+use support::{LONG, Rank, deadline, group, runtime};
+
+/// Rank 0 sends two moves to rank 1: its blocks 0 to 3 to 8 to 11, and 4 to 7 to 12 to 15. Each is one
+/// gather and one scatter.
+struct Pair {
+    cache: Cache,
+    stream: Stream,
+    transfer: Transfer,
+}
+
+impl Pair {
+    fn new(rank: &Rank, verify: bool) -> Self {
+        let stream = Stream::new(&rank.runtime).expect("a stream");
+        let cache = Cache::new(&stream, rank.rank, 16, &[1024], 0);
+        let options = TransferOptions::new(1 << 20, verify);
+        let layout = cache.layout.clone();
+        // SAFETY: the cache is dropped after the transfer, with `self`, when no exchange runs.
+        let transfer = unsafe { Transfer::new(&rank.runtime, layout, rank.ranks, options) }
+            .expect("there is room");
+        Self {
+            cache,
+            stream,
+            transfer,
+        }
+    }
+
+    fn exchange(&mut self, rank: &Rank, until: Instant) -> ExchangeReport {
+        let both: [&[u32]; 2] = match rank.rank {
+            0 => [&[0, 1, 2, 3], &[4, 5, 6, 7]],
+            _ => [&[8, 9, 10, 11], &[12, 13, 14, 15]],
+        };
+        let moves = both.map(|blocks| Move {
+            peer: 1 - rank.rank,
+            blocks,
+        });
+        let (outbound, inbound): (&[_], &[_]) = if rank.rank == 0 {
+            (&moves, &[])
+        } else {
+            (&[], &moves)
+        };
+        self.transfer
+            .exchange(&rank.communicator, outbound, inbound, until)
+    }
+
+    /// Which of the two moves' blocks are here as they were at rank 0.
+    fn arrived(&self) -> [bool; 2] {
+        let source = Cache::new(&self.stream, 0, 16, &[1024], 0);
+        let (sent, got) = (source.read(&self.stream), self.cache.read(&self.stream));
+        [0, 1].map(|index| {
+            let ids = |first: u32| (first..first + 4).collect::<Vec<_>>();
+            source.blocks(&sent, &ids(4 * index)) == self.cache.blocks(&got, &ids(8 + 4 * index))
+        })
+    }
+}
+
+fn errors(report: &ExchangeReport) -> Vec<Option<&str>> {
+    let all = report.outbound.iter().chain(&report.inbound);
+    all.map(|outcome| outcome.error.as_deref()).collect()
+}
+
+/// After any local failure: the communicator and the transfer serve for the next exchange.
+fn all_is_well(rank: &Rank, pair: &mut Pair) {
+    let report = pair.exchange(rank, deadline());
+    assert_eq!(
+        (report.broken.as_deref(), errors(&report)),
+        (None, vec![None, None])
+    );
+    if rank.rank == 1 {
+        assert_eq!(pair.arrived(), [true, true]);
+    }
+}
+
+#[test]
+fn a_refused_gather_fails_its_move_only() {
+    let faults = Faults::begin();
+    group(2, |rank| {
+        let mut pair = Pair::new(&rank, false);
+        rank.barrier.wait();
+        if rank.rank == 0 {
+            let refusal = Fault::Return(i64::from(ffi::CANN_RT_INTERNAL));
+            faults.rules().arm("aclrtMemcpyAsync", 2, 1, refusal);
+        }
+        rank.barrier.wait();
+        let report = pair.exchange(&rank, deadline());
+        assert_eq!(report.broken, None);
+        if rank.rank == 0 {
+            let [None, Some(error)] = errors(&report)[..] else {
+                panic!("{report:?}")
+            };
+            assert!(
+                error.starts_with("gather: ") && error.contains("507000"),
+                "{error}"
+            );
+        } else {
+            assert_eq!(errors(&report), [None, None]);
+            assert_eq!(pair.arrived(), [true, false]);
+        }
+        all_is_well(&rank, &mut pair);
+    });
+}
+
+#[test]
+fn a_gather_that_fails_on_the_device_fails_the_moves_it_was_sent_with() {
+    let faults = Faults::begin();
+    group(2, |rank| {
+        let mut pair = Pair::new(&rank, false);
+        rank.barrier.wait();
+        if rank.rank == 0 {
+            let failure = Fault::FailTask(i64::from(ffi::CANN_RT_INTERNAL));
+            faults.rules().arm("aclrtMemcpyAsync", 1, 1, failure);
+        }
+        rank.barrier.wait();
+        let report = pair.exchange(&rank, deadline());
+        assert_eq!(report.broken, None);
+        let failed: Vec<_> = errors(&report).iter().map(Option::is_some).collect();
+        assert_eq!(failed, [rank.rank == 0; 2]);
+        all_is_well(&rank, &mut pair);
+    });
+}
+
+#[test]
+fn a_refused_scatter_fails_its_move_only() {
+    let faults = Faults::begin();
+    group(2, |rank| {
+        let mut pair = Pair::new(&rank, false);
+        rank.barrier.wait();
+        if rank.rank == 0 {
+            // Two gathers, then the scatter of the first move.
+            let refusal = Fault::Return(i64::from(ffi::CANN_RT_INTERNAL));
+            faults.rules().arm("aclrtMemcpyAsync", 3, 1, refusal);
+        }
+        rank.barrier.wait();
+        let report = pair.exchange(&rank, deadline());
+        assert_eq!(report.broken, None);
+        if rank.rank == 0 {
+            assert_eq!(errors(&report), [None, None]);
+        } else {
+            let [Some(error), None] = errors(&report)[..] else {
+                panic!("{report:?}")
+            };
+            assert!(error.starts_with("scatter: "), "{error}");
+            assert_eq!(pair.arrived(), [false, true]);
+        }
+        all_is_well(&rank, &mut pair);
+    });
+}
+
+#[test]
+fn an_impossible_block_fails_its_move_only() {
+    let _faults = Faults::begin();
+    group(2, |rank| {
+        let mut pair = Pair::new(&rank, true);
+        let both: [&[u32]; 2] = if rank.rank == 0 {
+            [&[0, 16], &[1]]
+        } else {
+            [&[8, 9], &[10]]
+        };
+        let moves = both.map(|blocks| Move {
+            peer: 1 - rank.rank,
+            blocks,
+        });
+        let to_myself = Move {
+            peer: rank.rank,
+            blocks: &[3],
+        };
+        let to_nobody = Move {
+            peer: 2,
+            blocks: &[3],
+        };
+        let ours = [to_myself, moves[0], to_nobody, moves[1]];
+        let (outbound, inbound): (&[_], &[_]) = if rank.rank == 0 {
+            (&ours, &[])
+        } else {
+            (&[], &moves)
+        };
+        let transfer = &mut pair.transfer;
+        let report = transfer.exchange(&rank.communicator, outbound, inbound, deadline());
+        assert_eq!(report.broken, None);
+        if rank.rank == 0 {
+            let [Some(myself), Some(block), Some(nobody), None] = errors(&report)[..] else {
+                panic!("{report:?}")
+            };
+            assert_eq!(myself, "rank 0 is no peer of rank 0 of 2");
+            assert_eq!(block, "block 16 is not one of the cache's 16 blocks");
+            assert_eq!(nobody, "rank 2 is no peer of rank 0 of 2");
+            assert_eq!(report.outbound[1].digest, None);
+        } else {
+            assert_eq!(errors(&report), [None, None]);
+        }
+        all_is_well(&rank, &mut pair);
+    });
+}
+
+#[test]
+fn wrong_bytes_show_in_the_digest_of_their_move() {
+    let faults = Faults::begin();
+    let reports = group(2, |rank| {
+        let mut pair = Pair::new(&rank, true);
+        rank.barrier.wait();
+        if rank.rank == 0 {
+            // In the second move's bytes.
+            faults
+                .rules()
+                .arm("HcclBatchSendRecv", 1, 2, Fault::Corrupt(5000));
+        }
+        rank.barrier.wait();
+        pair.exchange(&rank, deadline())
+    });
+    let digests = |index: usize| {
+        let (sent, got) = (&reports[0].outbound[index], &reports[1].inbound[index]);
+        assert!(sent.error.is_none() && got.error.is_none());
+        (
+            sent.digest.expect("computed"),
+            got.digest.expect("computed"),
+        )
+    };
+    let (sent, got) = digests(0);
+    assert_eq!(sent, got);
+    let (sent, got) = digests(1);
+    assert_ne!(sent, got);
+}
+
+#[test]
+fn a_stalled_link_fails_everything_by_the_deadline_and_a_new_communicator_serves() {
+    let faults = Faults::begin();
+    group(2, |mut rank| {
+        let mut pair = Pair::new(&rank, true);
+        rank.barrier.wait();
+        if rank.rank == 0 {
+            faults.rules().arm("HcclBatchSendRecv", 1, 0, Fault::Stall);
+        }
+        rank.barrier.wait();
+        let start = Instant::now();
+        let report = pair.exchange(&rank, start + Duration::from_millis(700));
+        assert!(start.elapsed() < LONG / 2);
+        let reason = report.broken.clone().expect("nothing has arrived");
+        assert!(reason.contains("did not finish within"), "{reason}");
+        assert_eq!(
+            errors(&report),
+            [Some(reason.as_str()), Some(reason.as_str())]
+        );
+        assert!(rank.communicator.is_broken());
+        let again = pair.exchange(&rank, deadline());
+        assert!(
+            again
+                .broken
+                .is_some_and(|reason| reason.contains("earlier failure"))
+        );
+        rank.barrier.wait();
+        faults.rules().clear();
+        rank.reconnect();
+        all_is_well(&rank, &mut pair);
+    });
+}
+
+#[test]
+fn a_deadline_that_has_passed_sends_nothing() {
+    let _faults = Faults::begin();
+    group(2, |rank| {
+        let mut pair = Pair::new(&rank, false);
+        let report = pair.exchange(&rank, Instant::now());
+        assert!(report.broken.is_some());
+        assert!(errors(&report).iter().all(Option::is_some));
+        rank.barrier.wait();
+    });
+}
+
+#[test]
+fn a_peer_that_has_left_is_noticed_long_before_the_deadline() {
+    let _faults = Faults::begin();
+    group(2, |rank| {
+        if rank.rank == 1 {
+            drop(rank.communicator);
+            rank.barrier.wait();
+        } else {
+            let mut pair = Pair::new(&rank, false);
+            let start = Instant::now();
+            let report = pair.exchange(&rank, deadline());
+            assert!(report.broken.is_some());
+            assert!(start.elapsed() < LONG / 2);
+            rank.barrier.wait();
+        }
+    });
+}
+
+#[test]
+fn staging_memory_that_cannot_be_had_is_an_error_before_anything_is_sent() {
+    let faults = Faults::begin();
+    let runtime = runtime(0);
+    let stream = Stream::new(&runtime).expect("a stream");
+    let cache = Cache::new(&stream, 0, 16, &[1024], 0);
+    faults.arm(
+        "aclrtMalloc",
+        2,
+        1,
+        Fault::Return(i64::from(ffi::CANN_RT_DEVICE_OOM)),
+    );
+    let make = |bytes| {
+        let options = TransferOptions::new(bytes, false);
+        // SAFETY: the cache outlives the transfer.
+        unsafe { Transfer::new(&runtime, cache.layout.clone(), 2, options) }
+    };
+    let error = make(1 << 20).expect_err("there is no memory");
+    let TransferError::Staging {
+        bytes: 1_048_576,
+        source,
+    } = &error
+    else {
+        panic!("{error:?}")
+    };
+    assert!(source.is_out_of_memory());
+    assert!(error.to_string().contains("staging_mib"), "{error}");
+    let error = make(1000).expect_err("too small");
+    assert!(
+        matches!(
+            error,
+            TransferError::TooSmall {
+                bytes: 1000,
+                ranks: 2
+            }
+        ),
+        "{error}"
+    );
+    make(1 << 20).expect("now there is memory");
+}

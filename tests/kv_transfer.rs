@@ -1,0 +1,365 @@
+//! Contract of an exchange: after it, every moved block has at the destination the bytes it had at the
+//! source, every other byte of the cache is as before, both ends computed the same digest, and staging
+//! memory never exceeded its bound, however small that is.
+
+mod support;
+
+use std::sync::Barrier;
+use std::time::Instant;
+
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
+use seqshift::device::{CopyKind, DeviceBuffer, Stream};
+use seqshift::kv::{Move, MoveOutcome, Transfer, TransferError, TransferOptions};
+use support::cache::Cache;
+use support::fault::{Fault, Faults};
+use support::{LONG, Rank, deadline, group, pattern, runtime};
+
+/// One move of a test's plan: block ids at both ends.
+#[derive(Clone, Debug)]
+struct Planned {
+    from: u32,
+    to: u32,
+    source: Vec<u32>,
+    target: Vec<u32>,
+}
+
+#[derive(Clone, Debug)]
+struct Case {
+    ranks: u32,
+    lengths: Vec<u64>,
+    staging: u64,
+    plan: Vec<Planned>,
+}
+
+const BLOCKS: u64 = 64;
+
+/// Plans in which no block is written twice, nor read at a rank that writes it.
+fn cases() -> impl Strategy<Value = Case> {
+    (2_u32..4).prop_flat_map(|ranks| {
+        let one = (0..ranks, 1..ranks, 0_usize..8);
+        let lengths = proptest::collection::vec(1_u64..3000, 1..5);
+        let shuffle = Just((0..BLOCKS as u32).collect::<Vec<u32>>()).prop_shuffle();
+        let ids = proptest::collection::vec(shuffle, ranks as usize);
+        let plan = proptest::collection::vec(one, 0..7);
+        (Just(ranks), lengths, 4096_u64..40_000, plan, ids).prop_map(
+            |(ranks, lengths, staging, moves, mut free)| {
+                let mut take = |rank: u32, count| {
+                    let free = &mut free[rank as usize];
+                    free.split_off(free.len() - count)
+                };
+                let plan = moves.into_iter().map(|(from, distance, count)| {
+                    let to = (from + distance) % ranks;
+                    let (source, target) = (take(from, count), take(to, count));
+                    Planned {
+                        from,
+                        to,
+                        source,
+                        target,
+                    }
+                });
+                let plan = plan.collect();
+                Case {
+                    ranks,
+                    lengths,
+                    staging,
+                    plan,
+                }
+            },
+        )
+    })
+}
+
+fn moves(rank: u32, plan: &[Planned], outbound: bool) -> Vec<Move<'_>> {
+    let seen = |one: &'_ &Planned| {
+        if outbound {
+            one.from == rank
+        } else {
+            one.to == rank
+        }
+    };
+    let ours = plan.iter().filter(seen);
+    ours.map(|one| match outbound {
+        true => Move {
+            peer: one.to,
+            blocks: &one.source,
+        },
+        false => Move {
+            peer: one.from,
+            blocks: &one.target,
+        },
+    })
+    .collect()
+}
+
+/// Runs the plan as one rank and returns its cache before and after, and the digests.
+type Seen = (
+    Vec<Vec<u8>>,
+    Vec<Vec<u8>>,
+    Vec<MoveOutcome>,
+    Vec<MoveOutcome>,
+    Cache,
+);
+
+fn run(rank: &Rank, case: &Case, verify: bool) -> Seen {
+    let stream = Stream::new(&rank.runtime).expect("a stream");
+    let padding = u64::from(rank.rank) * 96;
+    let cache = Cache::new(&stream, rank.rank, BLOCKS, &case.lengths, padding);
+    let before = cache.read(&stream);
+    let free = rank.runtime.memory().expect("it can be asked").free;
+    let options = TransferOptions {
+        chunk_bytes: 4096,
+        ..TransferOptions::new(case.staging, verify)
+    };
+    // SAFETY: the cache outlives the transfer.
+    let mut transfer =
+        unsafe { Transfer::new(&rank.runtime, cache.layout.clone(), case.ranks, options) }
+            .expect("there is room");
+    assert!(transfer.staging_bytes() <= 2 * case.staging);
+    let taken = free - rank.runtime.memory().expect("it can be asked").free;
+    // The mock allocates in steps of 2 MiB.
+    assert!(taken as u64 <= 2 * case.staging.next_multiple_of(2 << 20) + 128);
+    let (outbound, inbound) = (
+        moves(rank.rank, &case.plan, true),
+        moves(rank.rank, &case.plan, false),
+    );
+    let report = transfer.exchange(&rank.communicator, &outbound, &inbound, deadline());
+    assert_eq!(report.broken, None);
+    let bytes = |moves: &[Move<'_>]| {
+        let blocks: usize = moves.iter().map(|one| one.blocks.len()).sum();
+        blocks as u64 * cache.layout.block_bytes()
+    };
+    assert_eq!(
+        (report.sent, report.received),
+        (bytes(&outbound), bytes(&inbound))
+    );
+    (
+        before,
+        cache.read(&stream),
+        report.outbound,
+        report.inbound,
+        cache,
+    )
+}
+
+fn check(case: &Case, verify: bool) {
+    let seen = group(case.ranks, |rank| run(&rank, case, verify));
+    let mut next = vec![[0, 0]; case.ranks as usize];
+    let mut expected: Vec<_> = seen.iter().map(|seen| seen.0.clone()).collect();
+    for one in &case.plan {
+        let (from, to) = (one.from as usize, one.to as usize);
+        let out = &seen[from].2[next[from][0]];
+        let into = &seen[to].3[next[to][1]];
+        next[from][0] += 1;
+        next[to][1] += 1;
+        let bytes = seen[from].4.blocks(&seen[from].0, &one.source);
+        let digest = verify.then(|| xxhash_rust::xxh3::xxh3_64(&bytes));
+        for outcome in [out, into] {
+            assert_eq!(
+                *outcome,
+                MoveOutcome {
+                    digest,
+                    error: None
+                }
+            );
+        }
+        let caches = seen[to].4.layout.sub_caches();
+        let mut rest = bytes.as_slice();
+        for (cache, contents) in caches.iter().zip(&mut expected[to]) {
+            for id in &one.target {
+                let start = (u64::from(*id) * cache.stride) as usize;
+                let (block, more) = rest.split_at(cache.length as usize);
+                contents[start..start + cache.length as usize].copy_from_slice(block);
+                rest = more;
+            }
+        }
+    }
+    for (rank, expected) in expected.iter().enumerate() {
+        assert!(
+            seen[rank].1 == *expected,
+            "the cache of rank {rank} is not as planned"
+        );
+    }
+}
+
+#[test]
+fn random_plans_arrive_byte_for_byte() {
+    let _faults = Faults::begin();
+    let run = |case| {
+        check(&case, true);
+        Ok(())
+    };
+    TestRunner::new(Config {
+        max_shrink_iters: 20,
+        ..Config::with_cases(20)
+    })
+    .run(&cases(), run)
+    .unwrap_or_else(|error| panic!("{error}"));
+}
+
+/// Blocks of 40 kB through chunks of 4 kB, both ways at once.
+fn large_blocks() -> Case {
+    let planned = |from, first: u32| Planned {
+        from,
+        to: 1 - from,
+        source: (first..first + 5).collect(),
+        target: (first + 20..first + 25).rev().collect(),
+    };
+    Case {
+        ranks: 2,
+        lengths: vec![40_000, 8, 4096],
+        staging: 8192,
+        plan: vec![planned(0, 0), planned(1, 10), planned(0, 5)],
+    }
+}
+
+#[test]
+fn blocks_larger_than_staging_memory_are_split() {
+    let _faults = Faults::begin();
+    check(&large_blocks(), true);
+}
+
+#[test]
+fn without_verification_there_are_no_digests() {
+    let _faults = Faults::begin();
+    check(&large_blocks(), false);
+}
+
+#[test]
+fn one_transfer_serves_many_exchanges_and_a_new_cache() {
+    let _faults = Faults::begin();
+    group(2, |rank| {
+        let stream = Stream::new(&rank.runtime).expect("a stream");
+        let caches = [
+            Cache::new(&stream, rank.rank, 16, &[100, 200], 0),
+            Cache::new(&stream, rank.rank + 10, 16, &[3000], 32),
+        ];
+        let options = TransferOptions::new(1 << 16, true);
+        let layout = caches[0].layout.clone();
+        // SAFETY: the caches outlive the transfer.
+        let mut transfer =
+            unsafe { Transfer::new(&rank.runtime, layout, 2, options) }.expect("there is room");
+        let peer = 1 - rank.rank;
+        for cache in &caches {
+            // SAFETY: as above.
+            unsafe { transfer.set_layout(cache.layout.clone()) };
+            for block in 0..4 {
+                let out = [Move {
+                    peer,
+                    blocks: &[block],
+                }];
+                let into = [Move {
+                    peer,
+                    blocks: &[block + 8],
+                }];
+                let report = transfer.exchange(&rank.communicator, &out, &into, deadline());
+                assert_eq!((report.broken, &report.inbound[0].error), (None, &None));
+            }
+        }
+        let theirs = [
+            Cache::new(&stream, peer, 16, &[100, 200], 0),
+            Cache::new(&stream, peer + 10, 16, &[3000], 32),
+        ];
+        for (ours, theirs) in caches.iter().zip(&theirs) {
+            let (got, sent) = (ours.read(&stream), theirs.read(&stream));
+            let got = ours.blocks(&got, &[8, 9, 10, 11]);
+            assert!(got == theirs.blocks(&sent, &[0, 1, 2, 3]));
+        }
+        // Nothing to move needs no peer.
+        let report = transfer.exchange(&rank.communicator, &[], &[], Instant::now());
+        assert_eq!((report.broken, report.rounds), (None, 0));
+    });
+}
+
+/// The engine's kernel is a copy into block 0 that the mock holds back until the exchange waits.
+#[test]
+fn an_exchange_starts_after_what_the_engine_has_enqueued() {
+    let faults = Faults::begin();
+    let runtime = runtime(0);
+    let stream = Stream::new(&runtime).expect("a stream");
+    let engine = Stream::new(&runtime).expect("a stream");
+    let mut fresh = DeviceBuffer::new(&runtime, 4096).expect("memory");
+    fresh
+        .write(0, &pattern(77, 4096), &stream, LONG)
+        .expect("the copy is possible");
+    let kernel = |cache: &Cache| {
+        // SAFETY: both buffers outlive the exchange, which waits for the kernel.
+        unsafe {
+            let (to, from) = (cache.buffers[0].as_ptr(), fresh.as_ptr());
+            engine.copy(to, from, 4096, CopyKind::DeviceToDevice)
+        }
+        .expect("enqueued");
+    };
+    let ready = Barrier::new(2);
+    let rules = faults.rules();
+    group(2, |rank| {
+        let stream = Stream::new(&rank.runtime).expect("a stream");
+        let cache = Cache::new(&stream, rank.rank, 8, &[4096], 0);
+        // SAFETY: the cache outlives the transfer.
+        let mut transfer = unsafe {
+            let options = TransferOptions::new(1 << 16, false);
+            Transfer::new(&rank.runtime, cache.layout.clone(), 2, options)
+        }
+        .expect("there is room");
+        let peer = 1 - rank.rank;
+        ready.wait();
+        if rank.rank == 0 {
+            rules.arm("aclrtMemcpyAsync", 1, 1, Fault::Stall);
+            kernel(&cache);
+            // SAFETY: `engine` outlives the transfer.
+            let engine = unsafe { Stream::from_raw(&rank.runtime, engine.raw()) };
+            transfer.set_producer(Some(engine));
+            let release = rules.release_after("aclrtStreamWaitEvent", 2);
+            let out = [Move { peer, blocks: &[0] }];
+            let report = transfer.exchange(&rank.communicator, &out, &[], deadline());
+            release.join().expect("the stall was released");
+            assert_eq!((report.broken, &report.outbound[0].error), (None, &None));
+        } else {
+            let into = [Move { peer, blocks: &[5] }];
+            let report = transfer.exchange(&rank.communicator, &[], &into, deadline());
+            assert_eq!((report.broken, &report.inbound[0].error), (None, &None));
+            let got = cache.buffers[0]
+                .read(5 * 4096, 4096, &stream, LONG)
+                .expect("readable");
+            assert!(
+                got == pattern(77, 4096),
+                "the block was read before the kernel wrote it"
+            );
+        }
+        rank.barrier.wait();
+    });
+}
+
+#[test]
+fn the_self_test_needs_no_peer_and_leaves_the_cache_as_it_is() {
+    let _faults = Faults::begin();
+    let runtime = runtime(0);
+    let stream = Stream::new(&runtime).expect("a stream");
+    let cache = Cache::new(&stream, 0, 32, &[1000, 3000], 24);
+    let before = cache.read(&stream);
+    let options = TransferOptions::new(8192, false);
+    // SAFETY: the cache outlives the transfer.
+    let mut transfer = unsafe { Transfer::new(&runtime, cache.layout.clone(), 2, options) }
+        .expect("there is room");
+    let ids = [31, 0, 1, 2, 3, 17];
+    let result = transfer.self_test(&ids, LONG).expect("the cache is well");
+    assert_eq!(result.bytes, 6 * 4000);
+    assert_eq!(
+        result.digest,
+        xxhash_rust::xxh3::xxh3_64(&cache.blocks(&before, &ids))
+    );
+    assert!(cache.read(&stream) == before);
+    let error = transfer
+        .self_test(&[32], LONG)
+        .expect_err("there is no such block");
+    assert!(
+        matches!(
+            error,
+            TransferError::Block {
+                block: 32,
+                blocks: 32
+            }
+        ),
+        "{error}"
+    );
+}

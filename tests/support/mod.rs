@@ -1,0 +1,135 @@
+//! What the tests on the mock share: the mock itself, ranks as threads, faults.
+
+#![allow(dead_code, reason = "each test file uses its own part")]
+
+use std::path::PathBuf;
+use std::sync::{Arc, Barrier, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use seqshift::collective::{Communicator, CommunicatorOptions, RootInfo};
+use seqshift::device::{Runtime, RuntimeOptions};
+use seqshift::ffi::LibraryOptions;
+
+pub mod cache;
+pub mod fault;
+
+/// Longer than anything takes that does not hang.
+pub const LONG: Duration = Duration::from_secs(60);
+
+/// The directory of the mock that `make mock` built.
+pub fn mock() -> PathBuf {
+    LibraryOptions::from_env().directory.unwrap_or_else(|| {
+        PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("python_hooks/seqshift/_mock")
+    })
+}
+
+/// The mock, with one of its devices.
+pub fn runtime(device: i32) -> Arc<Runtime> {
+    let libraries = LibraryOptions {
+        directory: Some(mock()),
+        toolkit: None,
+    };
+    Runtime::open(&RuntimeOptions { libraries, device }).expect("make mock has built the mock")
+}
+
+/// One rank of a group.
+pub struct Rank {
+    pub rank: u32,
+    pub ranks: u32,
+    pub runtime: Arc<Runtime>,
+    pub communicator: Communicator,
+    /// For all ranks to come together without the communicator.
+    pub barrier: Arc<Barrier>,
+    root: Arc<Mutex<Vec<u8>>>,
+}
+
+impl Rank {
+    /// Makes the communicator anew, on all ranks.
+    pub fn reconnect(&mut self) {
+        let Self {
+            rank,
+            ranks,
+            runtime,
+            barrier,
+            root,
+            ..
+        } = self;
+        self.communicator = connect(*rank, *ranks, runtime, barrier, root);
+    }
+}
+
+fn connect(
+    rank: u32,
+    ranks: u32,
+    runtime: &Arc<Runtime>,
+    barrier: &Barrier,
+    root: &Mutex<Vec<u8>>,
+) -> Communicator {
+    if rank == 0 {
+        let made = RootInfo::create(runtime).expect("a root info can be made");
+        *root.lock().expect("no rank has failed") = made.as_bytes().to_vec();
+    }
+    barrier.wait();
+    let bytes = root.lock().expect("no rank has failed").clone();
+    let root = RootInfo::try_from(bytes.as_slice()).expect("it has the right length");
+    let options = CommunicatorOptions {
+        ranks,
+        rank,
+        buffer_mib: 4,
+        name: "test".into(),
+    };
+    Communicator::connect(runtime, &root, &options, LONG).expect("all ranks join")
+}
+
+/// Runs the body as each of the ranks, one thread and one device each, and returns what they
+/// return, in order.
+pub fn group<T: Send>(ranks: u32, body: impl Fn(Rank) -> T + Sync) -> Vec<T> {
+    let barrier = Arc::new(Barrier::new(ranks as usize));
+    let root = Arc::new(Mutex::new(Vec::new()));
+    let run = |rank: u32| {
+        let runtime = runtime(rank as i32);
+        let communicator = connect(rank, ranks, &runtime, &barrier, &root);
+        let (barrier, root) = (Arc::clone(&barrier), Arc::clone(&root));
+        body(Rank {
+            rank,
+            ranks,
+            runtime,
+            communicator,
+            barrier,
+            root,
+        })
+    };
+    thread::scope(|scope| {
+        let run = &run;
+        let threads: Vec<_> = (0..ranks)
+            .map(|rank| scope.spawn(move || run(rank)))
+            .collect();
+        threads
+            .into_iter()
+            .map(|thread| {
+                thread
+                    .join()
+                    .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            })
+            .collect()
+    })
+}
+
+/// The end of [`LONG`], from now.
+pub fn deadline() -> Instant {
+    Instant::now() + LONG
+}
+
+/// Bytes that are all different from test to test, place to place.
+pub fn pattern(seed: u64, length: usize) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    (0..length)
+        .map(|_| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state as u8
+        })
+        .collect()
+}
