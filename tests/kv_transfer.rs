@@ -4,7 +4,6 @@
 
 mod support;
 
-use std::sync::Barrier;
 use std::time::Instant;
 
 use proptest::prelude::*;
@@ -290,7 +289,6 @@ fn an_exchange_starts_after_what_the_engine_has_enqueued() {
         }
         .expect("enqueued");
     };
-    let ready = Barrier::new(2);
     let rules = faults.rules();
     group(2, |rank| {
         let stream = Stream::new(&rank.runtime).expect("a stream");
@@ -302,7 +300,7 @@ fn an_exchange_starts_after_what_the_engine_has_enqueued() {
         }
         .expect("there is room");
         let peer = 1 - rank.rank;
-        ready.wait();
+        rank.barrier.wait();
         if rank.rank == 0 {
             rules.arm("aclrtMemcpyAsync", 1, 1, Fault::Stall);
             kernel(&cache);

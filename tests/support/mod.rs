@@ -2,8 +2,9 @@
 
 #![allow(dead_code, reason = "each test file uses its own part")]
 
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::PathBuf;
-use std::sync::{Arc, Barrier, Mutex};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -33,6 +34,46 @@ pub fn runtime(device: i32) -> Arc<Runtime> {
     Runtime::open(&RuntimeOptions { libraries, device }).expect("make mock has built the mock")
 }
 
+/// A barrier that panics for all when one rank has panicked, so that a failed test ends.
+pub struct Meeting {
+    ranks: u32,
+    state: Mutex<(u32, u64, bool)>,
+    changed: Condvar,
+}
+
+impl Meeting {
+    fn new(ranks: u32) -> Self {
+        Self {
+            ranks,
+            state: Mutex::new((0, 0, false)),
+            changed: Condvar::new(),
+        }
+    }
+
+    pub fn wait(&self) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.0 += 1;
+        if state.0 == self.ranks {
+            *state = (0, state.1 + 1, state.2);
+            self.changed.notify_all();
+            return;
+        }
+        let round = state.1;
+        while state.1 == round && !state.2 {
+            state = self
+                .changed
+                .wait(state)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+        assert!(state.1 > round, "another rank has failed");
+    }
+
+    fn fail(&self) {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).2 = true;
+        self.changed.notify_all();
+    }
+}
+
 /// One rank of a group.
 pub struct Rank {
     pub rank: u32,
@@ -40,7 +81,7 @@ pub struct Rank {
     pub runtime: Arc<Runtime>,
     pub communicator: Communicator,
     /// For all ranks to come together without the communicator.
-    pub barrier: Arc<Barrier>,
+    pub barrier: Arc<Meeting>,
     root: Arc<Mutex<Vec<u8>>>,
 }
 
@@ -63,7 +104,7 @@ fn connect(
     rank: u32,
     ranks: u32,
     runtime: &Arc<Runtime>,
-    barrier: &Barrier,
+    barrier: &Meeting,
     root: &Mutex<Vec<u8>>,
 ) -> Communicator {
     if rank == 0 {
@@ -85,7 +126,7 @@ fn connect(
 /// Runs the body as each of the ranks, one thread and one device each, and returns what they
 /// return, in order.
 pub fn group<T: Send>(ranks: u32, body: impl Fn(Rank) -> T + Sync) -> Vec<T> {
-    let barrier = Arc::new(Barrier::new(ranks as usize));
+    let barrier = Arc::new(Meeting::new(ranks));
     let root = Arc::new(Mutex::new(Vec::new()));
     let run = |rank: u32| {
         let runtime = runtime(rank as i32);
@@ -100,20 +141,23 @@ pub fn group<T: Send>(ranks: u32, body: impl Fn(Rank) -> T + Sync) -> Vec<T> {
             root,
         })
     };
-    thread::scope(|scope| {
-        let run = &run;
+    let all: Vec<_> = thread::scope(|scope| {
+        let guarded = |rank| {
+            let result = catch_unwind(AssertUnwindSafe(|| run(rank)));
+            result.inspect_err(|_| barrier.fail())
+        };
+        let guarded = &guarded;
         let threads: Vec<_> = (0..ranks)
-            .map(|rank| scope.spawn(move || run(rank)))
+            .map(|rank| scope.spawn(move || guarded(rank)))
             .collect();
         threads
             .into_iter()
-            .map(|thread| {
-                thread
-                    .join()
-                    .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-            })
+            .map(|thread| thread.join().and_then(|result| result))
             .collect()
-    })
+    });
+    all.into_iter()
+        .map(|result| result.unwrap_or_else(|panic| resume_unwind(panic)))
+        .collect()
 }
 
 /// The end of [`LONG`], from now.
