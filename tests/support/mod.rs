@@ -141,11 +141,11 @@ pub fn group<T: Send>(ranks: u32, body: impl Fn(Rank) -> T + Sync) -> Vec<T> {
             root,
         })
     };
+    let guarded = |rank| {
+        let result = catch_unwind(AssertUnwindSafe(|| run(rank)));
+        result.inspect_err(|_| barrier.fail())
+    };
     let all: Vec<_> = thread::scope(|scope| {
-        let guarded = |rank| {
-            let result = catch_unwind(AssertUnwindSafe(|| run(rank)));
-            result.inspect_err(|_| barrier.fail())
-        };
         let guarded = &guarded;
         let threads: Vec<_> = (0..ranks)
             .map(|rank| scope.spawn(move || guarded(rank)))
