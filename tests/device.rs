@@ -34,7 +34,7 @@ fn bytes_come_back_from_the_device_and_ranges_are_checked() {
         buffer
             .read(1000, 0, &stream, LONG)
             .expect("nothing to copy"),
-        []
+        Vec::<u8>::new()
     );
     let error = buffer
         .read(600, 401, &stream, LONG)
@@ -90,6 +90,7 @@ fn streams_wait_for_events_of_others_and_keep_order() {
     }
     second.wait(LONG).expect("both copies are done");
     assert_eq!(host.as_slice(), bytes);
+    first.wait(LONG).expect("it has nothing left to do");
     assert!(copied.is_complete().expect("it can be asked") && first.is_idle().expect("likewise"));
     assert!(copied.since(&start).expect("both are complete") < LONG);
 }
