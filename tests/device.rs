@@ -135,7 +135,7 @@ fn errors_carry_symbol_code_and_message() {
         "{huge}"
     );
     let stream = Stream::new(&runtime).expect("a stream");
-    let ours = vec![0_u8; 64];
+    let ours = [0_u8; 64];
     // SAFETY: the mock refuses memory that is not the device's.
     let error = unsafe {
         let pointer = ours.as_ptr().cast_mut();
