@@ -3,6 +3,7 @@
 import typer
 
 from seqshift.cli_plan import plan_command
+from seqshift.demo.command import demo
 
 app = typer.Typer(no_args_is_help=True, add_completion=False)
 
@@ -13,6 +14,7 @@ def root() -> None:
 
 
 app.command("plan")(plan_command)
+app.command()(demo)
 
 
 def main() -> None:

@@ -1,0 +1,54 @@
+"""Runs the demo from start to end."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+from rich.console import Console
+
+from seqshift.cpu_bed.model import model_path
+from seqshift.cpu_bed.ranks import Bed, ScenarioError
+from seqshift.demo import rank, report, terminal
+from seqshift.demo.result import Result, result
+from seqshift.demo.settings import RANKS, Settings
+
+
+def measure(bed: Bed, settings: Settings, deadline: float, address: str | None = None) -> Result:
+    """Runs the rollouts in ranks of a started bed and compares them.
+
+    Raises:
+        ScenarioError: a rank failed, or not all have finished within `deadline` seconds; it holds their stacks.
+    """
+    load = os.getloadavg()[0]
+    ranks = bed.run(rank.run, settings, address, dp=RANKS, deadline=deadline)
+    return result(settings, ranks, load)
+
+
+def main(settings: Settings, *, report_path: Path, as_json: bool, deadline: float) -> int:
+    """Runs, prints and writes; returns the exit status."""
+    errors = Console(stderr=True)
+    console = errors if as_json else Console()
+    bed = Bed()
+    try:
+        with terminal.Display(console, settings) as display:
+            bed.start()
+            # Written here, so that both ranks find it.
+            model_path(settings.model)
+            measured = measure(bed, settings, deadline, display.address)
+    except ScenarioError as error:
+        errors.print(f"FAILED: {error}", style="red", markup=False, highlight=False)
+        return 1
+    finally:
+        bed.stop()
+    report_path.parent.mkdir(parents=True, exist_ok=True)
+    report_path.write_text(report.html(measured), encoding="utf-8")
+    if as_json:
+        json.dump(measured.to_dict(), sys.stdout)
+        print()
+    else:
+        terminal.show(console, measured)
+        console.print(f"Report: {report_path}", highlight=False)
+    return 1 if measured.problems else 0
