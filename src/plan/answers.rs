@@ -46,7 +46,7 @@ fn short_of_kv_blocks_the_plan() {
             from: 0,
             to: 1,
             count: 4,
-            sequences: vec![0, 1, 2, 3],
+            sequences: vec![1, 4, 7, 10],
             needs_kv: true
         }]
     );

@@ -9,7 +9,7 @@
 //! 3. the fewest sequences moved;
 //! 4. the fewest KV blocks moved;
 //! 5. the smallest maximum of blocks that one rank sends or receives;
-//! 6. ties by rank and index, so that everybody computes the same plan.
+//! 6. ties by rank and evenly spaced by index, so that everybody computes the same plan.
 //!
 //! Objective 1 looks at the ranks before running sequences move. A second plan right
 //! after the first finds nothing, except where free blocks limit waiting requests

@@ -351,6 +351,14 @@ impl<'a> Seats<'a> {
     }
 }
 
+/// `count` of `total` positions, ascending and evenly spaced. Neighbours in a running
+/// list are samples of one prompt or of one age, which end at similar times: with every
+/// other one gone, what stays and what goes thin out alike, and lower gears come without
+/// further moves.
+fn evenly(total: usize, count: usize) -> impl Iterator<Item = usize> {
+    (0..count).map(move |i| (2 * i + 1) * total / (2 * count))
+}
+
 /// Takes the smallest sequences of a rank; keeps its buffer between ranks.
 struct Smallest {
     /// All movable sequences of the group have one size.
@@ -361,8 +369,8 @@ struct Smallest {
 }
 
 impl Smallest {
-    /// Appends the `count` smallest sequences, of equal ones those with the lowest
-    /// indices, in no particular order; `None` when the rank has too few.
+    /// Appends the `count` smallest sequences, of equal ones evenly spaced indices, in
+    /// no particular order; `None` when the rank has too few.
     fn take(
         &mut self,
         load: &RankLoad,
@@ -386,9 +394,18 @@ impl Smallest {
             index,
         };
         if self.equal && self.pins {
-            let before = items.len();
-            items.extend(listed.filter(|(_, s)| s.movable).take(count).map(item));
-            return (items.len() == before + count).then_some(());
+            let movable = || listed.clone().filter(|(_, s)| s.movable);
+            let total = movable().count();
+            if total < count {
+                return None;
+            }
+            let mut chosen = evenly(total, count).peekable();
+            for (position, entry) in movable().enumerate() {
+                if chosen.next_if_eq(&position).is_some() {
+                    items.push(item(entry));
+                }
+            }
+            return Some(());
         }
         // Size above index: the order of the keys is the order of choice.
         let key = |index: u32, size: u32| u64::from(size) << 32 | u64::from(index);
@@ -406,8 +423,20 @@ impl Smallest {
         if self.keys.len() < count {
             return None;
         }
-        if count < self.keys.len() {
-            self.keys.select_nth_unstable(count);
+        if 0 < count && count < self.keys.len() {
+            let (_, &mut last, _) = self.keys.select_nth_unstable(count - 1);
+            let size = last >> 32;
+            let mut ties: Vec<u64> = self
+                .keys
+                .iter()
+                .copied()
+                .filter(|k| k >> 32 == size)
+                .collect();
+            ties.sort_unstable();
+            self.keys.retain(|key| key >> 32 < size);
+            let left = count - self.keys.len();
+            self.keys
+                .extend(evenly(ties.len(), left).map(|position| ties[position]));
         }
         items.extend(self.keys[..count].iter().map(|&key| Item {
             size: (key >> 32) as u32,
