@@ -4,6 +4,7 @@ mod blocks;
 mod dtype;
 mod exchange;
 mod layout;
+mod registration;
 pub mod schedule;
 mod staging;
 mod transfer;
@@ -13,6 +14,7 @@ pub use dtype::{DType, Format};
 pub use layout::{
     KvLayout, LayoutDescription, LayoutDifference, LayoutError, SubCache, SubCacheDescription,
 };
+pub use registration::register;
 pub use schedule::Move;
 pub use transfer::{
     ExchangeReport, MoveOutcome, SelfTest, Timings, Transfer, TransferError, TransferOptions,
