@@ -1,0 +1,285 @@
+//! What only an NPU can show (docs/npu-checklist.md). Runs with `SEQSHIFT_TEST_NPU=1`, on the CANN that
+//! the environment selects and devices 0 and 1; says that it skips otherwise. It also runs on the mock
+//! with `SEQSHIFT_CANN_LIB_DIR` set to it, which shows that the tests themselves are right.
+
+#[path = "support/cache.rs"]
+mod cache;
+
+use std::sync::{Arc, Barrier, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use cache::Cache;
+use seqshift::collective::{Communicator, CommunicatorOptions, RootInfo};
+use seqshift::device::{
+    CopyKind, DeviceBuffer, DeviceError, Event, HostBuffer, Runtime, RuntimeOptions, Stream,
+};
+use seqshift::ffi::LibraryOptions;
+use seqshift::kv::{Move, Transfer, TransferOptions};
+
+const LONG: Duration = Duration::from_secs(120);
+
+/// One test at a time: they share the devices.
+static TURN: Mutex<()> = Mutex::new(());
+
+fn enabled(test: &str) -> bool {
+    let enabled = std::env::var_os("SEQSHIFT_TEST_NPU").is_some_and(|value| value == "1");
+    if !enabled {
+        eprintln!("SKIPPED {test}: set SEQSHIFT_TEST_NPU=1 on a machine with NPUs");
+    }
+    enabled
+}
+
+fn open(device: i32) -> Arc<Runtime> {
+    let libraries = LibraryOptions::from_env();
+    Runtime::open(&RuntimeOptions { libraries, device }).expect("CANN is installed and has NPUs")
+}
+
+fn pattern(seed: u64, length: usize) -> Vec<u8> {
+    let byte = |index: usize| (index as u64 ^ (index as u64 >> 8)).wrapping_mul(seed | 1) as u8;
+    (0..length).map(byte).collect()
+}
+
+#[test]
+fn the_chip_and_its_memory_are_known() {
+    if !enabled("the_chip_and_its_memory_are_known") {
+        return;
+    }
+    let _turn = TURN.lock();
+    let runtime = open(0);
+    let memory = runtime.memory().expect("it can be asked");
+    println!(
+        "chip {:?}, CANN runtime {:?}, {} devices, {} of {} MiB free, found at {:?}",
+        runtime.chip(),
+        runtime.version(),
+        runtime.device_count().expect("it can be asked"),
+        memory.free >> 20,
+        memory.total >> 20,
+        runtime.symbols().places()
+    );
+    assert!(memory.free > 0);
+}
+
+/// Gather and scatter on dense and on padded blocks; prints what a copy costs, and whether
+/// two-dimensional copies within the device are accepted.
+#[test]
+fn gather_and_scatter_keep_every_byte() {
+    if !enabled("gather_and_scatter_keep_every_byte") {
+        return;
+    }
+    let _turn = TURN.lock();
+    let runtime = open(0);
+    let stream = Stream::new(&runtime).expect("a stream");
+    for (length, padding) in [(16 << 10, 0), (128 << 10, 0), (128 << 10, 4096), (1000, 24)] {
+        let cache = Cache::new(&stream, 0, 512, &[length, length], padding);
+        let options = TransferOptions::new(64 << 20, true);
+        // SAFETY: the cache outlives the transfer.
+        let mut transfer = unsafe { Transfer::new(&runtime, cache.layout.clone(), 2, options) }
+            .expect("there is room");
+        let before = cache.read(&stream);
+        for (name, step) in [("adjacent", 1_u32), ("every second", 2), ("scattered", 37)] {
+            let ids: Vec<u32> = (0..128).map(|index| index * step % 512).collect();
+            let result = transfer
+                .self_test(&ids, LONG)
+                .expect("the bytes are the same");
+            println!(
+                "blocks of {length} + {padding} bytes, {name}: {:.2} GB/s there and back, {:?}",
+                result.bytes as f64 * 3.0 / result.elapsed.as_secs_f64() / 1e9,
+                transfer.counts()
+            );
+        }
+        assert!(cache.read(&stream) == before);
+    }
+}
+
+#[test]
+fn pinned_memory_events_and_time() {
+    if !enabled("pinned_memory_events_and_time") {
+        return;
+    }
+    let _turn = TURN.lock();
+    let runtime = open(0);
+    let stream = Stream::new(&runtime).expect("a stream");
+    let length = 256 << 20;
+    let device = DeviceBuffer::new(&runtime, length).expect("memory");
+    let host = HostBuffer::new(&runtime, length).expect("pinned memory");
+    let events = [0; 2].map(|_| Event::new(&runtime).expect("an event"));
+    stream.record(&events[0]).expect("recorded");
+    let start = Instant::now();
+    // SAFETY: both buffers outlive the wait.
+    unsafe {
+        let (to, from) = (host.as_ptr(), device.as_ptr());
+        stream
+            .copy(to, from, length, CopyKind::DeviceToHost)
+            .expect("enqueued");
+    }
+    let enqueued = start.elapsed();
+    stream.record(&events[1]).expect("recorded");
+    events[1].wait(LONG).expect("the copy is done");
+    let total = start.elapsed();
+    let on_device = events[1].since(&events[0]).expect("both are complete");
+    println!("256 MiB to the host: enqueued in {enqueued:?}, done in {total:?} ({on_device:?})");
+    assert!(
+        enqueued < total / 2,
+        "a copy to pinned memory must be asynchronous"
+    );
+    assert!(on_device <= total + Duration::from_millis(1) && !on_device.is_zero());
+}
+
+#[test]
+fn running_out_of_memory_is_recognised() {
+    if !enabled("running_out_of_memory_is_recognised") {
+        return;
+    }
+    let _turn = TURN.lock();
+    let runtime = open(0);
+    let total = runtime.memory().expect("it can be asked").total;
+    let error = DeviceBuffer::new(&runtime, 2 * total).expect_err("there is not so much");
+    assert!(error.is_out_of_memory(), "code {:?}: {error}", error.code());
+}
+
+/// A second process-wide start, and a thread that used another device before.
+#[test]
+fn cann_that_runs_already_is_shared() {
+    if !enabled("cann_that_runs_already_is_shared") {
+        return;
+    }
+    let _turn = TURN.lock();
+    let (first, second) = (open(0), open(0));
+    assert!(!second.is_owner());
+    assert!(!second.finalize().expect("nothing is done"));
+    let stream = Stream::new(&first).expect("CANN still runs");
+    stream.wait(LONG).expect("nothing to wait for");
+}
+
+/// Runs the body as two ranks on devices 0 and 1, twice connected.
+fn pair(body: impl Fn(u32, &Arc<Runtime>, &dyn Fn() -> Communicator) + Sync) {
+    let (barrier, root) = (Barrier::new(2), Mutex::new(Vec::new()));
+    let run = |rank: u32| {
+        let runtime = open(rank as i32);
+        let connect = || {
+            if rank == 0 {
+                let made = RootInfo::create(&runtime).expect("a root info can be made");
+                *root.lock().expect("no rank has failed") = made.as_bytes().to_vec();
+            }
+            barrier.wait();
+            let bytes = root.lock().expect("no rank has failed").clone();
+            let root = RootInfo::try_from(bytes.as_slice()).expect("it has the right length");
+            let name = "seqshift-npu-test".into();
+            let options = CommunicatorOptions {
+                ranks: 2,
+                rank,
+                buffer_mib: 64,
+                name,
+            };
+            let start = Instant::now();
+            let communicator =
+                Communicator::connect(&runtime, &root, &options, LONG).expect("both ranks join");
+            println!("rank {rank}: joined in {:?}", start.elapsed());
+            communicator
+        };
+        body(rank, &runtime, &connect);
+        barrier.wait();
+    };
+    thread::scope(|scope| {
+        let run = &run;
+        let threads = [0, 1].map(|rank| scope.spawn(move || run(rank)));
+        for thread in threads {
+            thread.join().expect("the rank is well");
+        }
+    });
+}
+
+/// Both ways at once, from dense blocks to padded ones; prints the speed.
+#[test]
+fn blocks_cross_between_two_devices() {
+    if !enabled("blocks_cross_between_two_devices") {
+        return;
+    }
+    let _turn = TURN.lock();
+    pair(|rank, runtime, connect| {
+        let communicator = connect();
+        let stream = Stream::new(runtime).expect("a stream");
+        let lengths = [128 << 10, 64 << 10, 512];
+        let cache = Cache::new(&stream, rank, 512, &lengths, u64::from(rank) * 512);
+        let theirs = Cache::new(&stream, 1 - rank, 512, &lengths, u64::from(1 - rank) * 512);
+        let options = TransferOptions::new(64 << 20, true);
+        // SAFETY: the cache outlives the transfer.
+        let mut transfer = unsafe { Transfer::new(runtime, cache.layout.clone(), 2, options) }
+            .expect("there is room");
+        let own: Vec<u32> = (0..200).collect();
+        let other: Vec<u32> = (256..456).collect();
+        let peer = 1 - rank;
+        for round in 0..3 {
+            let out = [Move { peer, blocks: &own }];
+            let into = [Move {
+                peer,
+                blocks: &other,
+            }];
+            let report = transfer.exchange(&communicator, &out, &into, Instant::now() + LONG);
+            assert_eq!(report.broken, None);
+            assert_eq!(
+                (&report.outbound[0].error, &report.inbound[0].error),
+                (&None, &None)
+            );
+            let speed = report.sent as f64 / report.timings.total.as_secs_f64() / 1e9;
+            println!(
+                "rank {rank}, exchange {round}: {speed:.2} GB/s, {:?}",
+                report.timings
+            );
+        }
+        let (got, sent) = (cache.read(&stream), theirs.read(&stream));
+        assert!(cache.blocks(&got, &other) == theirs.blocks(&sent, &own));
+    });
+}
+
+/// A peer that never comes: the wait ends, the stream is aborted, and a new communicator works in the
+/// same process.
+#[test]
+fn an_absent_peer_is_given_up_and_a_new_communicator_works() {
+    if !enabled("an_absent_peer_is_given_up_and_a_new_communicator_works") {
+        return;
+    }
+    let _turn = TURN.lock();
+    let gone = Barrier::new(2);
+    pair(|rank, runtime, connect| {
+        let communicator = connect();
+        let stream = Stream::new(runtime).expect("a stream");
+        if rank == 0 {
+            let start = Instant::now();
+            let limit = Duration::from_secs(2);
+            communicator
+                .barrier(&stream, limit)
+                .expect_err("the peer is absent");
+            println!("given up after {:?}", start.elapsed());
+            assert!(start.elapsed() < 2 * limit + Duration::from_secs(10));
+        }
+        gone.wait();
+        drop((stream, communicator));
+        let communicator = connect();
+        let stream = Stream::new(runtime).expect("a stream");
+        communicator
+            .barrier(&stream, LONG)
+            .expect("both ranks are here");
+    });
+}
+
+/// Host memory is not the device's: what the mock refuses, CANN should not let pass silently.
+#[test]
+fn a_wrong_pointer_is_an_error() {
+    if !enabled("a_wrong_pointer_is_an_error") {
+        return;
+    }
+    let _turn = TURN.lock();
+    let runtime = open(0);
+    let stream = Stream::new(&runtime).expect("a stream");
+    let buffer = DeviceBuffer::new(&runtime, 4096).expect("memory");
+    let wild = buffer.as_ptr().wrapping_add(1 << 46);
+    // SAFETY: nothing valid is touched; the copy is refused or fails on the device.
+    let result = unsafe { stream.copy(buffer.as_ptr(), wild, 4096, CopyKind::DeviceToDevice) }
+        .and_then(|()| stream.wait(LONG));
+    let error = result.expect_err("there is no such memory");
+    println!("a wrong pointer: {error}");
+    assert!(matches!(error, DeviceError::Call { .. }));
+    stream.abort().expect("the stream can be aborted");
+}
