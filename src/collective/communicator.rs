@@ -24,7 +24,7 @@ pub struct CommunicatorOptions {
     pub rank: u32,
     /// HCCL's buffer in MiB; HCCL takes it twice, once per direction.
     pub buffer_mib: u32,
-    /// A name for HCCL's logs, at most 127 bytes.
+    /// A name for HCCL's logs, at most 127 bytes, of no other communicator that lives.
     pub name: String,
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::KvLayout;
+use super::{KvLayout, SubCache};
 use crate::device::{DeviceError, Registration, Runtime};
 
 /// Registers the memory of all sub-caches with the mock; nothing where the loaded CANN is not the
@@ -19,7 +19,7 @@ pub unsafe fn register(
     layout: &KvLayout,
 ) -> Result<Vec<Registration>, DeviceError> {
     let mut registrations = Vec::new();
-    for (start, end) in ranges(layout) {
+    for (start, end) in ranges(layout.sub_caches()) {
         let pointer = std::ptr::with_exposed_provenance_mut(start as usize);
         // SAFETY: the caller vouches for the memory.
         let registration = unsafe { Registration::new(runtime, pointer, (end - start) as usize) }?;
@@ -28,13 +28,13 @@ pub unsafe fn register(
     Ok(registrations)
 }
 
-/// The memory of all sub-caches as disjoint ranges of addresses. Ranges that only touch stay apart:
-/// they are different allocations.
-fn ranges(layout: &KvLayout) -> Vec<(u64, u64)> {
-    let mut all: Vec<_> = layout
-        .sub_caches()
+/// The memory of all blocks as disjoint ranges of addresses. Ranges that only touch stay apart: they
+/// may be different allocations.
+fn ranges(sub_caches: &[SubCache]) -> Vec<(u64, u64)> {
+    let end = |cache: &SubCache| cache.base + (cache.blocks - 1) * cache.stride + cache.length;
+    let mut all: Vec<_> = sub_caches
         .iter()
-        .map(|cache| (cache.base, cache.base + cache.extent))
+        .map(|cache| (cache.base, end(cache)))
         .collect();
     all.sort_unstable();
     let mut merged: Vec<(u64, u64)> = Vec::new();
@@ -45,4 +45,29 @@ fn ranges(layout: &KvLayout) -> Vec<(u64, u64)> {
         }
     }
     merged
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kv::{DType, Format};
+
+    #[test]
+    fn interleaved_sub_caches_are_one_range() {
+        let one = |base, stride| SubCache {
+            base,
+            extent: 4096,
+            blocks: 4,
+            stride,
+            length: 64,
+            dtype: DType::UInt8,
+            format: Format::Nd,
+        };
+        let interleaved = [one(1000, 128), one(1064, 128), one(5000, 64)];
+        assert_eq!(ranges(&interleaved), [(1000, 1512), (5000, 5256)]);
+        assert_eq!(
+            ranges(&[one(256, 64), one(512, 64)]),
+            [(256, 512), (512, 768)]
+        );
+    }
 }

@@ -5,13 +5,14 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
+use xxhash_rust::xxh3::xxh3_64;
 
 use super::channel::{KvChannel, KvMove, KvOutcome, KvReport};
 use crate::collective::control::Mesh;
 use crate::collective::{Communicator, CommunicatorOptions, RootInfo};
 use crate::device::{Registration, Runtime, RuntimeOptions, Stream};
 use crate::kv::{
-    KvLayout, LayoutDescription, Move, MoveOutcome, SubCache, Transfer, TransferOptions,
+    KvLayout, LayoutDescription, Move, MoveOutcome, SubCache, Transfer, TransferOptions, register,
 };
 use crate::wire::frame::Kind;
 use crate::wire::{decode, encode};
@@ -47,8 +48,6 @@ pub struct KvPath {
     registrations: Vec<Registration>,
     options: KvOptions,
     runtime: Arc<Runtime>,
-    /// Communicators made so far; part of their name in HCCL's logs.
-    made: u32,
 }
 
 impl KvPath {
@@ -64,7 +63,6 @@ impl KvPath {
             registrations: Vec::new(),
             options,
             runtime,
-            made: 0,
         })
     }
 
@@ -80,13 +78,9 @@ impl KvPath {
         self.runtime.bind().map_err(|e| e.to_string())?;
         let layout = KvLayout::new(layers).map_err(|e| e.to_string())?;
         self.registrations.clear();
-        for (start, end) in regions(layout.sub_caches()) {
-            let pointer = std::ptr::with_exposed_provenance_mut(start as usize);
-            let length = (end - start) as usize;
-            // SAFETY: the caller vouches for the memory.
-            let one = unsafe { Registration::new(&self.runtime, pointer, length) };
-            self.registrations.extend(one.map_err(|e| e.to_string())?);
-        }
+        // SAFETY: the caller vouches for the memory.
+        let made = unsafe { register(&self.runtime, &layout) };
+        self.registrations = made.map_err(|e| e.to_string())?;
         match &mut self.transfer {
             // SAFETY: the caller vouches for the memory.
             Some(transfer) => unsafe { transfer.set_layout(layout) },
@@ -147,21 +141,6 @@ impl KvPath {
     }
 }
 
-/// Merges the memory of sub-caches that interleave into regions (start, end) that do not overlap.
-fn regions(sub_caches: &[SubCache]) -> Vec<(u64, u64)> {
-    let end = |s: &SubCache| s.base + (s.blocks - 1) * s.stride + s.length;
-    let mut all: Vec<_> = sub_caches.iter().map(|s| (s.base, end(s))).collect();
-    all.sort_unstable();
-    let mut merged: Vec<(u64, u64)> = Vec::new();
-    for (start, end) in all {
-        match merged.last_mut() {
-            Some(last) if start < last.1 => last.1 = last.1.max(end),
-            _ => merged.push((start, end)),
-        }
-    }
-    merged
-}
-
 impl KvChannel for KvPath {
     fn broken(&self) -> bool {
         self.communicator
@@ -172,12 +151,12 @@ impl KvChannel for KvPath {
     fn restore(&mut self, control: &mut Mesh, deadline: Instant) -> Result<(), String> {
         self.communicator = None;
         let root = self.meet(control, deadline)?;
-        self.made += 1;
         let options = CommunicatorOptions {
             ranks: control.size(),
             rank: control.rank(),
             buffer_mib: self.options.comm_buffer_mib,
-            name: format!("seqshift_{}_{}", std::process::id(), self.made),
+            // HCCL wants one name on all ranks, and another one for each communicator.
+            name: format!("seqshift_{:016x}", xxh3_64(root.as_bytes())),
         };
         let left = deadline.saturating_duration_since(Instant::now());
         let made = Communicator::connect(&self.runtime, &root, &options, left);
@@ -224,31 +203,5 @@ impl KvChannel for KvPath {
             bytes: report.sent,
             broken: report.broken.is_some(),
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::kv::{DType, Format};
-
-    #[test]
-    fn interleaved_sub_caches_are_one_region() {
-        let one = |base, stride| SubCache {
-            base,
-            extent: 4096,
-            blocks: 4,
-            stride,
-            length: 64,
-            dtype: DType::UInt8,
-            format: Format::Nd,
-        };
-        let interleaved = [one(1000, 128), one(1064, 128), one(5000, 64)];
-        assert_eq!(regions(&interleaved), [(1000, 1512), (5000, 5256)]);
-        // Neighbours that only touch stay apart.
-        assert_eq!(
-            regions(&[one(256, 64), one(512, 64)]),
-            [(256, 512), (512, 768)]
-        );
     }
 }
