@@ -21,8 +21,20 @@ class Line:
     values: Sequence[int]
 
 
-def steps(lines: Sequence[Line], *, title: str, unit: str, top: int, steps: int, marks: Sequence[int] = ()) -> str:
-    """A chart of lines over steps 1 to `steps` and values 0 to `top`; vertical marks at some steps."""
+def steps(
+    lines: Sequence[Line],
+    *,
+    title: str,
+    unit: str,
+    top: int,
+    steps: int,
+    marks: Sequence[int] = (),
+    levels: Sequence[int] | None = None,
+) -> str:
+    """A chart of lines over steps 1 to `steps` and values 0 to `top`.
+
+    `marks` are steps that get a vertical line, `levels` the labelled values (round ones if not given).
+    """
 
     def x(step: float) -> float:
         return LEFT + (WIDTH - LEFT - RIGHT) * (step - 1) / max(1, steps)
@@ -31,7 +43,7 @@ def steps(lines: Sequence[Line], *, title: str, unit: str, top: int, steps: int,
         return HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * value / max(1, top)
 
     parts = [f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(title, quote=True)}">']
-    for value in ticks(top):
+    for value in ticks(top) if levels is None else levels:
         parts.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y(value):.1f}" y2="{y(value):.1f}"/>')
         parts.append(f'<text class="tick" x="{LEFT - 7}" y="{y(value) + 4:.1f}" text-anchor="end">{value}</text>')
     for step in ticks(steps):

@@ -168,6 +168,8 @@ def run(ctx: RankContext, settings: Settings, address: str | None) -> RankResult
         }
     )
     try:
+        # The ranks join at an engine's first rollout here; a user's join when the engine is made.
+        _rollout(llm, prompts[:1], [2], progress)
         rebalanced = _rollout(llm, prompts, lengths, progress)
         rebalanced.stats = seqshift.stats()
     finally:

@@ -6,9 +6,11 @@ from html import escape
 from string import Template
 
 from seqshift.demo import chart, terminal
-from seqshift.demo.result import Arm, Result
+from seqshift.demo.result import NO_PADDING, Arm, Result
 from seqshift.demo.settings import RANKS
 
+# Labels of smaller gears, as a part of the largest, would overlap.
+SMALLEST_LABEL = 8
 RANK_STYLES = ("first", "second")
 
 PAGE = Template("""<!doctype html>
@@ -73,6 +75,7 @@ pre { white-space: pre-wrap; overflow-wrap: anywhere; font-size: .82rem; }
 <h1>One rollout, without and with rebalancing</h1>
 <p class="soft">$description</p>
 <div class="tiles">$tiles</div>
+$busy
 $problems
 <section><h2>Gear of the group</h2>
 <p class="soft">The smallest graph batch size that holds the fullest rank; every rank would be padded to it.</p>
@@ -88,7 +91,7 @@ $rebalanced
 <div class="scroll"><table>
 <thead><tr><th></th><th>without</th><th>rebalanced</th><th>speed-up</th></tr></thead>
 <tbody>$summary</tbody></table></div>
-$notes
+$note
 </section>
 <section><h2>CPU time of a decode step by gear</h2>
 <p class="soft">Measured with that many sequences on every rank; the step costs above are computed from it.</p>
@@ -125,13 +128,15 @@ def html(result: Result) -> str:
     return PAGE.substitute(
         description=escape(terminal.describe(result)),
         tiles=_tiles(result),
+        busy=_paragraphs(terminal.busy(result)),
         problems=_problems(result),
-        gears=chart.steps(gears, title="Gear over steps", unit="gear", top=top, steps=steps, marks=marks)
+        gears=chart.steps(gears, title="Gear over steps", unit="gear", top=top, steps=steps, marks=marks,
+                          levels=[0, *(gear for gear in result.settings.gears if gear * SMALLEST_LABEL >= top)])
         + chart.legend(gears, "sequences moved"),
         without=_ranks(one, "without", top, steps, ()),
         rebalanced=_ranks(two, "rebalanced", top, steps, marks),
         summary=_rows(terminal.summary_rows(result)),
-        notes="".join(f'<p class="soft">{escape(note)}</p>' for note in terminal.notes(result)),
+        note=_paragraphs([NO_PADDING]),
         costs=chart.bars(
             {gear: 1000 * cost for gear, cost in result.step_cost.items()}, title="CPU time by gear", unit="ms"
         ),
@@ -174,6 +179,10 @@ def _tiles(result: Result) -> str:
         f'<div class="tile"><b class="{style}">{escape(value)}</b><span>{escape(text)}</span></div>'
         for value, text, style in tiles
     )
+
+
+def _paragraphs(texts: list[str]) -> str:
+    return "".join(f'<p class="soft">{escape(text)}</p>' for text in texts)
 
 
 def _problems(result: Result) -> str:

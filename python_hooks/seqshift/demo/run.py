@@ -16,13 +16,12 @@ from seqshift.demo.result import Result, result
 from seqshift.demo.settings import RANKS, Settings
 
 
-def measure(bed: Bed, settings: Settings, deadline: float, address: str | None = None) -> Result:
-    """Runs the rollouts in ranks of a started bed and compares them.
+def measure(bed: Bed, settings: Settings, deadline: float, load: float, address: str | None = None) -> Result:
+    """Runs the rollouts in ranks of a started bed and compares them; `load` is the machine's load average before.
 
     Raises:
         ScenarioError: a rank failed, or not all have finished within `deadline` seconds; it holds their stacks.
     """
-    load = os.getloadavg()[0]
     ranks = bed.run(rank.run, settings, address, dp=RANKS, deadline=deadline)
     return result(settings, ranks, load)
 
@@ -34,10 +33,12 @@ def main(settings: Settings, *, report_path: Path, as_json: bool, deadline: floa
     bed = Bed()
     try:
         with terminal.Display(console, settings) as display:
+            # Importing vLLM is a load of its own.
+            load = os.getloadavg()[0]
             bed.start()
             # Written here, so that both ranks find it.
             model_path(settings.model)
-            measured = measure(bed, settings, deadline, display.address)
+            measured = measure(bed, settings, deadline, load, display.address)
     except ScenarioError as error:
         errors.print(f"FAILED: {error}", style="red", markup=False, highlight=False)
         return 1

@@ -105,7 +105,7 @@ def show(console: Console, result: Result) -> None:
         console.print()
         console.print(part)
     console.print()
-    for note in notes(result):
+    for note in [NO_PADDING, *busy(result)]:
         console.print(Text(note, style="dim"))
     console.print()
     for line in result.differences[:SHOWN_DIFFERENCES]:
@@ -116,16 +116,15 @@ def show(console: Console, result: Result) -> None:
         console.print(Text(f"All {result.compared} outputs are identical, field by field.", style="bold green"))
 
 
-def notes(result: Result) -> list[str]:
-    """What must be known to read the numbers."""
-    found = [NO_PADDING]
+def busy(result: Result) -> list[str]:
+    """A warning about the wall times, when the machine was not free."""
     load, cores = result.machine["load_before"], result.machine["cores"]
-    if load > cores / 2:
-        found.append(
-            f"Other programs kept this machine busy (load {load:.1f} on {cores} cores before the start): wall times of "
-            "the two rollouts cannot be compared then; processor times can, with care."
-        )
-    return found
+    if load <= cores / 2:
+        return []
+    return [
+        f"Other programs kept this machine busy (load {load:.1f} on {cores} cores before the start), so that the wall "
+        "times of the two rollouts cannot be compared; processor times can, with care."
+    ]
 
 
 def seconds(value: float) -> str:
