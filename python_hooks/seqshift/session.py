@@ -35,6 +35,7 @@ class Session:
         self.steps = 0
         self.faults = 0
         self.checking = True
+        self._due = False
         self._moved = False
         self._delivering = False
         self._layout: Any = None
@@ -45,6 +46,8 @@ class Session:
         self.steps = 0
         self.faults = 0
         self.checking = True
+        self._due = False
+        self.group.restart()
 
     def step(self, original: Callable[[], list]) -> list:
         """One engine step."""
@@ -53,7 +56,7 @@ class Session:
         else:
             if self.steps == 0:
                 self._resolve_layout()
-            elif self.checking and self.steps % self.config.check_interval == 0:
+            elif self.checking and self._is_due():
                 self._check()
             self.steps += 1
             self.group.step(self.steps)
@@ -65,7 +68,14 @@ class Session:
 
     def unfinished(self, original: Callable[[bool], bool]) -> bool:
         """Whether any rank has work; `original` takes this rank's answer to the group's all-reduce."""
-        if original(self.adapter.has_work()):
+        if self.config.trigger == "adaptive":
+            # The same all-reduce, with every rank's counts in it.
+            slots = self.adapter.reduce_counts()
+            self._due = self.group.observe(self.steps, slots)
+            unfinished = any(slots)
+        else:
+            unfinished = original(self.adapter.has_work())
+        if unfinished:
             return True
         if self._moved:
             self._moved = False
@@ -79,6 +89,12 @@ class Session:
     def close(self) -> None:
         """Leaves the group."""
         self.group.close()
+
+    def _is_due(self) -> bool:
+        if self.config.trigger != "adaptive":
+            return self.group.observe(self.steps, [])
+        due, self._due = self._due, False
+        return due
 
     def _resolve_layout(self) -> None:
         """KV tensors may have been made anew since the last rollout."""
@@ -123,6 +139,7 @@ def join(facts: Any, make_adapter: Callable[[], Any], config: RolloutRebalanceCo
         "vllm": facts.version,
         "config": config.agreement_hash(),
         "gears": list(facts.gears),
+        "max_num_seqs": facts.max_num_seqs,
         "test_plan": os.environ.get(TEST_PLAN, ""),
         "host": facts.host,
         "machine": _machine(),
@@ -205,22 +222,19 @@ def _connect(
             addresses.append(f"{host}:{words['ports'][name]}")
         return listeners[name], members.index(facts.member), addresses
 
-    group = _native.Group(
-        end("dp", facts.dp_members),
-        end("tp", facts.tp_members),
-        gears=list(facts.gears),
-        minimum_gain=config.minimum_gain,
-        block_size=adapter.block_size,
-        deadline_seconds=config.deadline_seconds,
-        library_dir=library_dir(config, facts.on_npu),
-        device=facts.device,
-        staging_mib=config.staging_mib,
-        comm_buffer_mib=config.comm_buffer_mib,
-        verify_kv=config.verify_kv,
-        profile=config.profile,
-        profile_interval=config.profile_interval,
-        forced_plan=os.environ.get(TEST_PLAN) or None,
-    )
+    options = {
+        "gears": list(facts.gears),
+        "block_size": adapter.block_size,
+        # The trigger decides alike only from what is alike.
+        "max_num_seqs": min(words["max_num_seqs"] for words in heard.values()),
+        "library_dir": library_dir(config, facts.on_npu),
+        "device": facts.device,
+        "adaptive": config.trigger == "adaptive",
+        "forced_plan": os.environ.get(TEST_PLAN) or None,
+    }
+    names = ("minimum_gain", "deadline_seconds", "staging_mib", "comm_buffer_mib", "verify_kv")
+    options.update((name, getattr(config, name)) for name in (*names, "profile", "profile_interval", "check_interval"))
+    group = _native.Group(end("dp", facts.dp_members), end("tp", facts.tp_members), options)
     group.set_layout(adapter.kv_layout())
     group.start()
     return group

@@ -12,8 +12,9 @@ use super::engine::{Engine, EngineError};
 use super::policy::{Decision, Flight, Policy};
 use super::round::Round;
 use crate::collective::control::{Mesh, Received};
+use crate::plan::Measured;
 use crate::wire::frame::Kind;
-use crate::wire::message::{Detail, Load, ShardVotes, Sync};
+use crate::wire::message::{self, Detail, Load, ShardVotes, Sync};
 use crate::wire::{decode, encode};
 
 /// How long a rank waits for the others to enter a check: the default of the
@@ -42,6 +43,10 @@ pub struct Report {
     pub moves: Vec<MoveResult>,
     /// KV bytes sent from here.
     pub kv_bytes: u64,
+    /// KV blocks sent from here or received here, whichever is more.
+    pub kv_blocks: u32,
+    /// Time spent in the KV exchange.
+    pub kv_time: Duration,
     /// Results or aborts were exchanged.
     pub synced: bool,
     /// Time from the moment all ranks had entered to the end.
@@ -141,6 +146,19 @@ impl<K: KvChannel> Migrator<K> {
         }
         report.pause = entered.elapsed();
         Ok(report)
+    }
+
+    /// Hands this rank's measurements to all ranks and TP shards; returns everybody's.
+    ///
+    /// # Errors
+    /// As [`Migrator::check`].
+    pub fn exchange_measured(&mut self, mine: &Measured) -> Result<Vec<Measured>, MigrateError> {
+        let until = Instant::now() + self.deadline;
+        let ranks: Vec<message::Measured> =
+            gather(&mut self.dp, Kind::Measured, &mine.into(), until)?;
+        let shards: Vec<Vec<message::Measured>> =
+            gather(&mut self.tp, Kind::Measured, &ranks, until)?;
+        Ok(shards.into_iter().flatten().map(Into::into).collect())
     }
 
     /// The last exchange of a rollout: results that are still away go home.

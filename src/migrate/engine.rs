@@ -26,6 +26,15 @@ pub struct Counts {
     pub has_sync: bool,
 }
 
+/// What lies ahead of a rank's running sequences.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Outlook {
+    /// KV blocks of an average running sequence.
+    pub blocks_per_sequence: f64,
+    /// The most tokens that one of them may still generate.
+    pub longest_remaining: Option<u32>,
+}
+
 /// A sequence at its source, by its place in the lists of [`Detail`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Source {
@@ -53,6 +62,14 @@ pub trait Engine {
     /// # Errors
     /// Ends the check on all ranks.
     fn counts(&mut self) -> Result<Counts>;
+
+    /// What the adaptive trigger wants to know.
+    ///
+    /// # Errors
+    /// Nothing is known then.
+    fn outlook(&mut self) -> Result<Outlook> {
+        Ok(Outlook::default())
+    }
 
     /// Per-sequence details; fixes the lists that [`Source`] points into.
     ///

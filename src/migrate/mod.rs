@@ -9,6 +9,7 @@ pub mod channel;
 mod check;
 pub mod engine;
 pub mod kv_path;
+pub mod pace;
 pub mod planned;
 pub mod policy;
 mod round;

@@ -2,7 +2,7 @@
 
 use super::engine::Source;
 use super::policy::{Decision, Flight, Policy};
-use crate::plan::{self, Gears, Options, RankLoad, SequenceLoad};
+use crate::plan::{self, Gears, Options, RankLoad, Reason, SequenceLoad};
 use crate::wire::message::{Detail, Load};
 
 /// Plans with [`crate::plan`] for a group with these gears.
@@ -60,6 +60,13 @@ impl Policy for PlannedPolicy {
         Decision {
             flights,
             reasons: plan.reasons.iter().map(ToString::to_string).collect(),
+            blocked: [
+                Reason::BlockedByKv,
+                Reason::BlockedByPins,
+                Reason::BelowMinimumGain,
+            ]
+            .into_iter()
+            .any(|reason| plan.has(reason)),
         }
     }
 }

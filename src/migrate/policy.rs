@@ -23,6 +23,8 @@ pub struct Decision {
     pub flights: Vec<Flight>,
     /// Why the plan is as it is.
     pub reasons: Vec<String>,
+    /// Something was in the way of a better plan.
+    pub blocked: bool,
 }
 
 impl Decision {
@@ -171,6 +173,7 @@ impl Policy for ForcedPolicy {
         Decision {
             flights,
             reasons: vec!["forced".into()],
+            blocked: false,
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Steps 3 to 6 for the moves of one plan: offer, reserve, transfer, commit.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::MigrateError;
 use super::channel::{KvChannel, KvMove, KvReport};
@@ -39,6 +39,8 @@ pub(super) struct Round<'a, K> {
     passages: Vec<Passage>,
     until: Instant,
     kv: KvReport,
+    kv_blocks: u32,
+    kv_time: Duration,
 }
 
 impl<'a, K: KvChannel> Round<'a, K> {
@@ -52,6 +54,8 @@ impl<'a, K: KvChannel> Round<'a, K> {
             passages,
             until,
             kv: KvReport::default(),
+            kv_blocks: 0,
+            kv_time: Duration::ZERO,
         }
     }
 
@@ -67,6 +71,7 @@ impl<'a, K: KvChannel> Round<'a, K> {
         self.agree()?;
         self.commit(engine)?;
         report.kv_bytes = self.kv.bytes;
+        (report.kv_blocks, report.kv_time) = (self.kv_blocks, self.kv_time);
         report.moves = self
             .flights
             .into_iter()
@@ -260,7 +265,11 @@ impl<'a, K: KvChannel> Round<'a, K> {
             .iter()
             .map(|i| kv_move(i, self.flights[*i].from))
             .collect();
+        let began = Instant::now();
         self.kv = self.to.kv.exchange(&sends, &receives, self.until);
+        self.kv_time = began.elapsed();
+        let blocks = |list: &[KvMove]| list.iter().map(|m| m.blocks.len()).sum::<usize>();
+        self.kv_blocks = blocks(&sends).max(blocks(&receives)) as u32;
         let outcomes = self.kv.outbound.iter().chain(&self.kv.inbound);
         for (i, outcome) in outbound.iter().chain(&inbound).zip(outcomes) {
             self.passages[*i].digest = outcome.digest;

@@ -7,7 +7,7 @@
 use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
 
-use crate::migrate::engine::{Captured, Counts, Engine, EngineError, Result, Source};
+use crate::migrate::engine::{Captured, Counts, Engine, EngineError, Outlook, Result, Source};
 use crate::wire::manifest::{Manifest, SequenceKey, Tokens};
 use crate::wire::message::{Detail, Finish, LogprobRow, Return, SequenceDetail, Sync, TokenOutput};
 
@@ -156,6 +156,17 @@ impl Engine for PyEngine {
                 free_kv_blocks,
                 max_num_seqs,
                 has_sync,
+            })
+        })
+    }
+
+    fn outlook(&mut self) -> Result<Outlook> {
+        self.call(|_, adapter| {
+            let (blocks_per_sequence, longest_remaining) =
+                adapter.call_method0("outlook")?.extract()?;
+            Ok(Outlook {
+                blocks_per_sequence,
+                longest_remaining,
             })
         })
     }

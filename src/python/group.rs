@@ -12,11 +12,13 @@ use crate::collective::control::{Interrupt, Listener, Mesh, SECRET};
 use crate::device::RuntimeOptions;
 use crate::ffi::LibraryOptions;
 use crate::kv::{DType, Format, SubCache};
+use crate::migrate::engine::Engine;
 use crate::migrate::kv_path::{KvOptions, KvPath};
+use crate::migrate::pace::Pace;
 use crate::migrate::planned::PlannedPolicy;
 use crate::migrate::policy::{Forced, ForcedPolicy, Policy};
 use crate::migrate::{MigrateError, Migrator, MoveResult, Report};
-use crate::plan::{Gears, Options};
+use crate::plan::{Gears, Mode, Options, RankCount};
 use crate::telemetry::{CheckRecord, MoveRecord, Profile};
 
 /// A socket that the other ranks of a group connect to.
@@ -73,39 +75,27 @@ pub struct PyGroup {
     raised: Raised,
     rank: u32,
     profile: Mutex<Profile>,
+    pace: Mutex<Pace>,
+    adaptive: bool,
 }
 
 #[pymethods]
 impl PyGroup {
     /// Connects the control channels and opens the device.
     ///
-    /// `dp` and `tp` are (listener, rank, addresses "host:port" by rank), None for a group of one.
+    /// `dp` and `tp` are (listener, rank, addresses "host:port" by rank), None for a
+    /// group of one; `options` is a dict with the items of `GroupOptions`.
     #[new]
-    #[pyo3(signature = (dp, tp, *, gears, minimum_gain, block_size, deadline_seconds, library_dir,
-                        device, staging_mib, comm_buffer_mib, verify_kv, profile, profile_interval,
-                        forced_plan=None))]
-    #[allow(clippy::too_many_arguments)]
     fn new(
         py: Python<'_>,
-        dp: Option<(PyRefMut<'_, PyListener>, u32, Vec<String>)>,
-        tp: Option<(PyRefMut<'_, PyListener>, u32, Vec<String>)>,
-        gears: Vec<u32>,
-        minimum_gain: f64,
-        block_size: u32,
-        deadline_seconds: f64,
-        library_dir: Option<String>,
-        device: i32,
-        staging_mib: u64,
-        comm_buffer_mib: u32,
-        verify_kv: bool,
-        profile: bool,
-        profile_interval: u64,
-        forced_plan: Option<&str>,
+        dp: Option<End<'_>>,
+        tp: Option<End<'_>>,
+        options: GroupOptions,
     ) -> PyResult<Self> {
         let raised = Raised::default();
-        let deadline = Duration::from_secs_f64(deadline_seconds);
+        let deadline = Duration::from_secs_f64(options.deadline_seconds);
         let until = Instant::now() + deadline;
-        let connect = |end: Option<(PyRefMut<'_, PyListener>, u32, Vec<String>)>| {
+        let connect = |end: Option<End<'_>>| {
             let Some((mut listener, rank, addresses)) = end else {
                 return Ok(Mesh::alone());
             };
@@ -117,41 +107,61 @@ impl PyGroup {
             py.detach(|| listener.connect(rank, &addresses, until, stop))
                 .map_err(error)
         };
-        let dp = connect(dp)?;
+        let (dp, tp) = (connect(dp)?, connect(tp)?);
         let rank = dp.rank();
-        let profile = Profile::new(profile, profile_interval, rank, &gears, Instant::now());
-        let tp = connect(tp)?;
-        let policy: Box<dyn Policy> = match forced_plan {
-            Some(name) => Box::new(ForcedPolicy::new(
-                Forced::parse(name).map_err(PyValueError::new_err)?,
-            )),
+        let gears = Gears::new(&options.gears).map_err(|e| PyValueError::new_err(e.to_string()))?;
+        let policy: Box<dyn Policy> = match &options.forced_plan {
+            Some(name) => {
+                let plan = Forced::parse(name).map_err(PyValueError::new_err)?;
+                Box::new(ForcedPolicy::new(plan))
+            }
             None => {
-                let gears = Gears::new(&gears).map_err(|e| PyValueError::new_err(e.to_string()))?;
-                Box::new(PlannedPolicy::new(
-                    gears,
-                    Options {
-                        minimum_gain,
-                        ..Options::default()
-                    },
-                ))
+                let limits = Options {
+                    minimum_gain: options.minimum_gain,
+                    ..Options::default()
+                };
+                Box::new(PlannedPolicy::new(gears.clone(), limits))
             }
         };
         let mut libraries = LibraryOptions::from_env();
-        libraries.directory = library_dir.map(Into::into).or(libraries.directory);
-        let options = KvOptions {
+        libraries.directory = options.library_dir.map(Into::into).or(libraries.directory);
+        let device = options.device;
+        let kv = KvOptions {
             runtime: RuntimeOptions { libraries, device },
             ranks: dp.size(),
-            staging_bytes: staging_mib << 20,
-            comm_buffer_mib,
-            verify: verify_kv,
+            staging_bytes: options.staging_mib << 20,
+            comm_buffer_mib: options.comm_buffer_mib,
+            verify: options.verify_kv,
         };
-        let kv = py.detach(|| KvPath::open(options)).map_err(error)?;
-        let migrator = Migrator::new(dp, tp, kv, policy, block_size, deadline);
+        let kv = py.detach(|| KvPath::open(kv)).map_err(error)?;
+        let mode = if options.adaptive {
+            Mode::Adaptive
+        } else {
+            Mode::Interval
+        };
+        let (interval, slots) = (options.check_interval, options.max_num_seqs);
+        let now = Instant::now();
+        let every = options.profile_interval;
         Ok(Self {
-            migrator: Mutex::new(Some(migrator)),
+            migrator: Mutex::new(Some(Migrator::new(
+                dp,
+                tp,
+                kv,
+                policy,
+                options.block_size,
+                deadline,
+            ))),
             raised,
             rank,
-            profile: Mutex::new(profile),
+            profile: Mutex::new(Profile::new(
+                options.profile,
+                every,
+                rank,
+                &options.gears,
+                now,
+            )),
+            pace: Mutex::new(Pace::new(mode, interval, gears, slots)),
+            adaptive: options.adaptive,
         })
     }
 
@@ -189,9 +199,32 @@ impl PyGroup {
         lock(&self.profile).step(steps, Instant::now());
     }
 
+    /// A rollout begins.
+    fn restart(&self) {
+        lock(&self.pace).restart();
+    }
+
+    /// Whether a check is made now, after `step` steps. `slots` is the group vector
+    /// of `count_slot`, by rank; only the adaptive trigger looks at it.
+    fn observe(&self, step: u64, slots: Vec<i32>) -> bool {
+        let group: Vec<RankCount> = slots.into_iter().map(RankCount::from_slot).collect();
+        lock(&self.pace).observe(step, &group, Instant::now())
+    }
+
     /// Runs one check; returns (moves committed, faults), equal on all ranks.
     fn check(&self, py: Python<'_>, adapter: Py<PyAny>, step: u64) -> PyResult<(usize, usize)> {
-        let report = self.run(py, adapter, |m, engine| m.check(engine, step))?;
+        let report = self.run(py, adapter, |m, engine| {
+            let report = m.check(engine, step)?;
+            let mut pace = lock(&self.pace);
+            let mut all = None;
+            if self.adaptive {
+                let outlook = engine.outlook().unwrap_or_default();
+                let mine = pace.measured(outlook.blocks_per_sequence, outlook.longest_remaining);
+                all = Some(m.exchange_measured(&mine)?);
+            }
+            pace.checked(step, &report, all.as_deref());
+            Ok(report)
+        })?;
         let record = record_of(&report);
         let mut profile = lock(&self.profile);
         profile.checked(&record);
@@ -210,6 +243,30 @@ impl PyGroup {
         py.detach(|| drop(taken));
     }
 }
+
+/// What a group is made with; sizes in MiB, times in seconds, gears and counts in sequences.
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+struct GroupOptions {
+    gears: Vec<u32>,
+    minimum_gain: f64,
+    block_size: u32,
+    max_num_seqs: u32,
+    deadline_seconds: f64,
+    library_dir: Option<String>,
+    device: i32,
+    staging_mib: u64,
+    comm_buffer_mib: u32,
+    verify_kv: bool,
+    profile: bool,
+    profile_interval: u64,
+    adaptive: bool,
+    check_interval: u32,
+    forced_plan: Option<String>,
+}
+
+/// (listener, own rank, "host:port" by rank)
+type End<'py> = (PyRefMut<'py, PyListener>, u32, Vec<String>);
 
 /// (pointer, blocks, block stride, block length, extent, dtype, ACL format); bytes.
 type SubCacheItems = (u64, u64, u64, u64, u64, String, i32);
@@ -255,6 +312,12 @@ impl PyGroup {
         }
         result.map_err(error)
     }
+}
+
+/// A rank's counts as one slot of the group vector; 0 exactly when it has nothing unfinished.
+#[pyfunction]
+pub fn count_slot(running: u32, waiting: u32) -> i32 {
+    RankCount { running, waiting }.to_slot()
 }
 
 fn record_of(report: &Report) -> CheckRecord {

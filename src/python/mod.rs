@@ -15,7 +15,7 @@ mod _native {
     use pyo3::prelude::*;
 
     #[pymodule_export]
-    use super::group::{PyGroup, PyListener};
+    use super::group::{PyGroup, PyListener, count_slot};
     #[pymodule_export]
     use super::plan::plan_core;
     #[pymodule_export]

@@ -42,10 +42,12 @@ pub enum Kind {
     Root = 9,
     /// The last return of a rollout.
     Drain = 10,
+    /// Measurements for the adaptive trigger.
+    Measured = 11,
 }
 
 impl Kind {
-    const ALL: [Self; 10] = [
+    const ALL: [Self; 11] = [
         Self::Hello,
         Self::Load,
         Self::Sync,
@@ -56,6 +58,7 @@ impl Kind {
         Self::Shard,
         Self::Root,
         Self::Drain,
+        Self::Measured,
     ];
 
     fn from_u16(value: u16) -> Result<Self, WireError> {

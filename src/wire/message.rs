@@ -150,3 +150,18 @@ pub struct ShardVotes {
     /// One vote per item; None is well, otherwise the reason.
     pub votes: Vec<Option<String>>,
 }
+
+/// What one rank has measured, for the adaptive trigger.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Measured {
+    /// (gear, seconds per step).
+    pub step_seconds: Vec<(u32, f64)>,
+    /// Seconds of a check with moves, without the KV.
+    pub fixed_seconds: Option<f64>,
+    /// Seconds per KV block.
+    pub seconds_per_block: Option<f64>,
+    /// KV blocks of an average running sequence.
+    pub blocks_per_sequence: f64,
+    /// The most tokens that a running sequence may still generate.
+    pub longest_remaining: Option<u32>,
+}

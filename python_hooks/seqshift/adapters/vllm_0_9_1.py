@@ -42,6 +42,7 @@ from vllm.v1.request import Request, RequestStatus
 from vllm.v1.structured_output.request import StructuredOutputRequest
 from vllm.v1.worker.gpu_input_batch import CachedRequestState, InputBatch
 
+from seqshift._native import count_slot
 from seqshift.gears import effective_gears, place_gears
 
 __all__ = [
@@ -108,6 +109,7 @@ class GroupFacts:
     tp_members: list[int]
     gears: Sequence[int]
     """Effective graph batch sizes."""
+    max_num_seqs: int
     unfit: str | None
     """Why this engine's requests cannot be moved."""
 
@@ -138,6 +140,7 @@ def group_facts(engine: LLMEngine, gears: Sequence[int]) -> GroupFacts | None:
         dp_members=list(dp.ranks),
         tp_members=list(tp.ranks),
         gears=gears,
+        max_num_seqs=engine.vllm_config.scheduler_config.max_num_seqs,
         unfit=unfit,
     )
 
@@ -259,6 +262,27 @@ class EngineState:
         """
         count = self.blocks.kv_cache_config.num_blocks
         return [[_sub_cache(t, count) for t in _split(cache, count)] for cache in self.runner.kv_caches]
+
+    def reduce_counts(self) -> list[int]:
+        """The engine's own all-reduce of "anyone unfinished?", with one int32 slot per rank that holds its counts."""
+        engine = self._engine()
+        slots = torch.zeros(engine.dp_group.size(), dtype=torch.int32)
+        mine = count_slot(len(self.scheduler.running), len(self.scheduler.waiting))
+        slots[self.rank] = mine
+        torch.distributed.all_reduce(slots, op=torch.distributed.ReduceOp.MAX, group=engine.dp_group)
+        result = slots.tolist()
+        if not mine and any(result):
+            engine.should_execute_dummy_batch = True
+        return result
+
+    def outlook(self) -> tuple[float, int | None]:
+        """(KV blocks of an average running sequence, the most tokens that one of them may still generate)"""
+        running = self.scheduler.running
+        if not running:
+            return 0.0, None
+        tokens = sum(request.num_computed_tokens for request in running)
+        remaining = max(request.max_tokens - request.num_output_tokens for request in running)
+        return tokens / self.block_size / len(running), max(0, remaining)
 
     # --- Step 1 and 2: load and details ---
 
