@@ -25,8 +25,8 @@ class Trace:
     # Tokens computed beyond the one that a request with output needs per step: repeated work.
     repeated_tokens: int = 0
     decode_tokens: int = 0
-    # Largest number of sequences in one forward, by forward.
-    batch_sizes: list[int] = field(default_factory=list)
+    # The requests of each forward, in the order of the forwards; () for a dummy one.
+    batches: list[tuple[str, ...]] = field(default_factory=list)
 
     def count(self, *kinds: str) -> int:
         """Number of events of these kinds."""
@@ -131,6 +131,7 @@ class Observer:
 
     def _dummy(self, original: Any, *args: Any, **kwargs: Any) -> Any:
         self._kind = DUMMY
+        self.trace.batches.append(())
         try:
             return original(*args, **kwargs)
         finally:
@@ -149,7 +150,8 @@ class Observer:
     def _count_tokens(self, scheduler_output: Any) -> None:
         trace = self.trace
         scheduled = scheduler_output.num_scheduled_tokens
-        trace.batch_sizes.append(len(scheduled))
+        if scheduled:
+            trace.batches.append(tuple(scheduled))
         for request_id, tokens in scheduled.items():
             if self._scheduler.requests[request_id].num_output_tokens == 0:
                 trace.prefill_tokens += tokens
@@ -193,3 +195,28 @@ def state(llm: Any) -> dict[str, Any]:
         "free_blocks": pool.get_num_free_blocks(),
         "referenced_blocks": {b.block_id: b.ref_cnt for b in pool.blocks if b.ref_cnt and not b.is_null},
     }
+
+
+def reset_prefix_cache(llm: Any) -> None:
+    """Empties the prefix cache; an error if a block is still in use, which vLLM only logs."""
+    manager = llm.llm_engine.engine_core.engine_core.scheduler.kv_cache_manager
+    if not manager.reset_prefix_cache():
+        raise AssertionError(f"blocks are still in use between rollouts: {state(llm)['referenced_blocks']}")
+
+
+def metrics(llm: Any) -> dict[str, float]:
+    """vLLM's own metrics of this process (needs log statistics): counters by name and labels, histograms by count.
+
+    Histograms of times and of iterations are given by their count only; those of token numbers by their sum as well.
+    """
+    found = {}
+    for metric in llm.get_metrics():
+        labels = ",".join(f"{k}={v}" for k, v in sorted(metric.labels.items()) if k not in ("model_name", "engine"))
+        key = f"{metric.name}{{{labels}}}"
+        if type(metric).__name__ == "Counter":
+            found[key] = metric.value
+        elif type(metric).__name__ == "Histogram":
+            found[f"{key}.count"] = metric.count
+            if metric.name.endswith("_tokens"):
+                found[f"{key}.sum"] = metric.sum
+    return found

@@ -1,21 +1,25 @@
-"""Rollouts in a rank: the same workload without and with the product's hooks, on one engine."""
+"""Rollouts in a rank: the same workloads without and with the product's hooks, on one engine."""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from seqshift.cpu_bed.compare import OutputRecord, record
-from seqshift.cpu_bed.engine import repaired_rows
+from seqshift.cpu_bed.engine import make_llm, make_plain_llm, repaired_rows
 from seqshift.cpu_bed.ranks import RankContext
 
-from bed.observe import Observer, Trace, state
+from bed import workload
+from bed.observe import Observer, Trace, reset_prefix_cache, state
 from bed.workload import Workload
 
 # The main workload's configuration: moves exactly 8 sequences at the first check.
 CONFIG = {"check_interval": 20, "graph_batch_sizes": [16, 8, 4, 2, 1], "backend": "mock", "profile": False}
+TEST_PLAN = "SEQSHIFT_TEST_PLAN"
 
 
 @dataclass
@@ -31,16 +35,37 @@ class Rollout:
     stats: dict[str, Any] = field(default_factory=dict)
 
 
-def run_rollout(
-    ctx: RankContext, llm: Any, work: Workload, *, hooked: bool, repair: bool = True, fresh: bool = True
-) -> Rollout:
+@dataclass(frozen=True)
+class Case:
+    """A workload by its builder's name in `bed.workload`, and how the hooked run of it is set up."""
+
+    work: str
+    options: dict[str, Any] = field(default_factory=dict)
+    config: dict[str, Any] = field(default_factory=dict)
+    # None, "shuffle" or "pingpong".
+    plan: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.work} {self.options or ''} {self.plan or 'gears'}"
+
+
+@dataclass
+class Pair:
+    """The unhooked and the hooked run of a case on one rank."""
+
+    case: Case
+    plain: Rollout
+    hooked: Rollout
+
+
+def run_rollout(llm: Any, work: Workload, *, hooked: bool, repair: bool = True, fresh: bool = True) -> Rollout:
     """Runs one workload. The hooks must be in when `hooked`, and out otherwise.
 
     `repair` mends vLLM's stale rows in an unhooked run; a hooked one relies on the product for that. `fresh` clears
     the prefix cache and starts request ids at 0, so that runs can be compared.
     """
     if fresh:
-        llm.reset_prefix_cache()
+        reset_prefix_cache(llm)
         llm.request_counter.reset()
     prompts, params = work.as_vllm()
     before = state(llm)
@@ -61,24 +86,61 @@ def run_rollouts(
     *,
     hooked: bool,
     config: dict[str, Any] | None = None,
+    plan: str | None = None,
     **options: Any,
 ) -> list[Rollout]:
     """Runs workloads one after the other, with the hooks in (enabled before, disabled after) or out."""
-    if not hooked:
-        return [run_rollout(ctx, llm, work, hooked=False, **options) for work in works]
+    with hooks(config, plan) if hooked else contextlib.nullcontext():
+        return [run_rollout(llm, work, hooked=hooked, **options) for work in works]
+
+
+@contextlib.contextmanager
+def hooks(config: dict[str, Any] | None = None, plan: str | None = None) -> Iterator[None]:
+    """The product's hooks with the main configuration changed by `config`, and a forced plan if one is named."""
     import seqshift
 
-    assert seqshift.enable_rollout_rebalance({**CONFIG, **(config or {})})
+    if plan is not None:
+        os.environ[TEST_PLAN] = plan
     try:
-        return [run_rollout(ctx, llm, work, hooked=True, **options) for work in works]
+        assert seqshift.enable_rollout_rebalance({**CONFIG, **(config or {})})
+        yield
     finally:
         seqshift.disable_rollout_rebalance()
+        os.environ.pop(TEST_PLAN, None)
+
+
+def run_cases(
+    ctx: RankContext, cases: list[Case], engine: dict[str, Any] | None = None, plain_llm: bool = False
+) -> list[Pair]:
+    """A scenario: every case unhooked, then every case hooked, on one engine made with the options `engine`.
+
+    Cases with the same workload share the unhooked run.
+    """
+    with hooks():
+        # The gears are set, and the ranks agree, when the engine is made.
+        llm = make_plain_llm(ctx) if plain_llm else make_llm(ctx, **(engine or {}))
+    return run_pairs(ctx, llm, cases)
+
+
+def run_pairs(ctx: RankContext, llm: Any, cases: list[Case]) -> list[Pair]:
+    """The same on an engine that exists."""
+    works = [getattr(workload, case.work)(ctx.dp_rank, **case.options) for case in cases]
+    plain: dict[str, Rollout] = {}
+    for case, work in zip(cases, works):
+        key = f"{case.work} {case.options}"
+        if key not in plain:
+            (plain[key],) = run_rollouts(ctx, llm, [work], hooked=False)
+    pairs = []
+    for case, work in zip(cases, works):
+        (hooked,) = run_rollouts(ctx, llm, [work], hooked=True, config=case.config, plan=case.plan)
+        pairs.append(Pair(case, plain[f"{case.work} {case.options}"], hooked))
+    return pairs
 
 
 def _stats() -> dict[str, Any]:
-    import seqshift
+    from seqshift import stats
 
-    return seqshift.stats()
+    return stats()
 
 
 def _difference(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:

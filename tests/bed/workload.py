@@ -79,6 +79,29 @@ def main(rank: int, **options: Any) -> Workload:
     )
 
 
+def compact(rank: int) -> Workload:
+    """The main workload with short prompts: fewer KV blocks than the rows of the block table held before."""
+    outputs = lengths(rank)
+    return Workload(
+        tuple(prompt(rank, 100 + i, 20) for i in range(len(outputs))),
+        tuple(sampling(n) for n in outputs),
+    )
+
+
+def shared(rank: int) -> Workload:
+    """Prompts of 290 tokens of which the first 280 are the same for all on a rank: they share two KV blocks."""
+    head = prompt(rank, 0, 280)
+    return Workload(
+        tuple(head + prompt(rank, i, 10) for i in range(8)),
+        tuple(sampling(60 + 10 * i, logprobs=1) for i in range(8)),
+    )
+
+
+def nothing(rank: int, empty: int = 1) -> Workload:
+    """The main workload, with no request at all on one rank."""
+    return Workload((), ()) if rank == empty else main(rank)
+
+
 def busy(rank: int, requests: int = 8, first: int = 60, step: int = 9, **options: Any) -> Workload:
     """Requests on every rank, of staggered lengths: for forced plans, which move in all directions."""
     outputs = [first + step * i + 4 * rank for i in range(requests)]

@@ -6,6 +6,9 @@ The changes, each for a fault of the CPU test bed, not of the product:
   independent of the composition of the batch.
 * Matrices of one to three rows take another GEMM kernel, whose rounding differs: `F.linear` pads to four rows.
 * The CPU platform replaces `external_launcher` by `mp` when TP > 1.
+* The KV cache takes whole GiB of which every page is touched at start: it gets the size that is asked for.
+* The destructor of a gloo group can wait for its worker thread while holding the GIL that this thread needs (seen
+  when an engine is deleted): the DP groups of engines are kept until the rank exits.
 """
 
 from __future__ import annotations
@@ -29,6 +32,8 @@ MINIMUM_ROWS = 4
 TORCHAIR = {"torchair_graph_config": {"enabled": True, "graph_batch_sizes": [16]}}
 
 _engines_started = 0
+_kv_bytes = 0
+_kept_groups: list[Any] = []
 
 
 def warm() -> None:
@@ -51,8 +56,10 @@ def warm() -> None:
 def patch() -> None:
     """Makes the changes named above."""
     import torch
+    from vllm.config import ParallelConfig
     from vllm.engine.arg_utils import EngineArgs
     from vllm.platforms.cpu import CpuPlatform
+    from vllm.v1.worker.cpu_worker import CPUWorker
 
     oracle = EngineArgs._is_v1_supported_oracle
 
@@ -90,6 +97,17 @@ def patch() -> None:
             vllm_config.parallel_config.distributed_executor_backend = backend
 
     CpuPlatform.check_and_update_config = keeps_launcher
+    memory = CPUWorker.determine_available_memory
+    CPUWorker.determine_available_memory = lambda self: _kv_bytes or memory(self)
+
+    init_dp_group = ParallelConfig.stateless_init_dp_group
+
+    @functools.wraps(init_dp_group)
+    def keeps_group(self: Any) -> Any:
+        _kept_groups.append(init_dp_group(self))
+        return _kept_groups[-1]
+
+    ParallelConfig.stateless_init_dp_group = keeps_group
 
 
 def init_distributed(ctx: RankContext) -> None:
@@ -111,17 +129,18 @@ def make_llm(
     seed: int = 7,
     ascend_scheduler: bool = False,
     additional_config: dict | None = TORCHAIR,
+    kv_mib: int = 256,
     **options: Any,
 ) -> Any:
     """An in-process `LLM` of this rank's DP group, launched externally as verl does; every rank must call it alike.
 
-    `ascend_scheduler` takes vllm_ascend's scheduler; `options` go to `LLM` as they are.
+    `ascend_scheduler` takes vllm_ascend's scheduler; the KV cache gets `kv_mib` per TP shard (a block of the default
+    model takes 512 KiB at TP=1, block 0 is never used); `options` go to `LLM` as they are.
     """
-    global _engines_started
     from vllm import LLM
 
     init_distributed(ctx)
-    next_engine(ctx)
+    next_engine(ctx, kv_mib)
     if ascend_scheduler:
         if str(ASCEND_PATH) not in sys.path:
             sys.path.append(str(ASCEND_PATH))
@@ -142,22 +161,23 @@ def make_llm(
     )
 
 
-def make_plain_llm(ctx: RankContext, model: ModelSpec = DEFAULT) -> Any:
+def make_plain_llm(ctx: RankContext, model: ModelSpec = DEFAULT, kv_mib: int = 256) -> Any:
     """`LLM` with nothing but a model and its dtype; the DP group comes from the environment."""
     from vllm import LLM
 
     init_distributed(ctx)
-    next_engine(ctx)
+    next_engine(ctx, kv_mib)
     return LLM(model_path(model), dtype=model.dtype)
 
 
-def next_engine(ctx: RankContext) -> None:
-    """Gives the next engine a port of its own: the DP group of the one before may still hold its port."""
-    global _engines_started
+def next_engine(ctx: RankContext, kv_mib: int) -> None:
+    """Gives the next engine its KV size, and a port of its own: the DP group of the one before still holds its port."""
+    global _engines_started, _kv_bytes
     if _engines_started >= len(ctx.dp_ports):
         raise RuntimeError(f"a rank may start at most {len(ctx.dp_ports)} engines")
     os.environ["VLLM_DP_MASTER_PORT"] = str(ctx.dp_ports[_engines_started])
     _engines_started += 1
+    _kv_bytes = kv_mib << 20
 
 
 @contextlib.contextmanager

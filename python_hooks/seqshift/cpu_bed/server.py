@@ -70,8 +70,10 @@ def main() -> None:
         try:
             scenario = connection.recv()
         except EOFError:
-            return
-        connection.send(run(scenario, connection))
+            # The interpreter's own shutdown takes seconds with torch in it.
+            os._exit(0)
+        with contextlib.suppress(BrokenPipeError):
+            connection.send(run(scenario, connection))
 
 
 def run(scenario: Scenario, server: Connection) -> Outcome:
@@ -80,7 +82,7 @@ def run(scenario: Scenario, server: Connection) -> Outcome:
     ranks = []
     for context, environment in zip(scenario.contexts, scenario.environments):
         ranks.append(fork(scenario, context, environment, [server, *(r.connection for r in ranks)]))
-    hung = collect(ranks, start + scenario.deadline_seconds)
+    hung = collect(ranks, start + scenario.deadline_seconds, server)
     failure = None
     if all(r.state == "value" for r in ranks):
         values = [r.value for r in ranks]
@@ -156,16 +158,19 @@ def serve(scenario: Scenario, context: RankContext, connection: Connection) -> N
         connection.recv()
 
 
-def collect(ranks: list[Rank], deadline: float) -> bool:
+def collect(ranks: list[Rank], deadline: float, client: Connection) -> bool:
     """Waits until every rank has reported or ended, or the deadline has passed (then True).
 
-    The first failure shortens the deadline: ranks that wait for a lost peer will not come back.
+    The first failure shortens the deadline: ranks that wait for a lost peer will not come back. When the client goes
+    away there is nobody to report to.
     """
     waiting = list(ranks)
     limit = deadline
     while waiting:
-        ready = wait([x for r in waiting for x in (r.connection, r.pidfd)], max(0.0, limit - time.monotonic()))
-        if not ready:
+        sources = [client, *(x for r in waiting for x in (r.connection, r.pidfd))]
+        ready = wait(sources, max(0.0, limit - time.monotonic()))
+        # In a scenario the client sends nothing: this is its end.
+        if not ready or client in ready:
             break
         for rank in list(waiting):
             if rank.connection not in ready and rank.pidfd not in ready:
