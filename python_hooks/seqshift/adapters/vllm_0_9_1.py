@@ -562,11 +562,12 @@ class EngineState:
         runner = self.runner
         runner.requests.pop(request_id, None)
         runner.encoder_cache.pop(request_id, None)
-        row = runner.input_batch.remove_request(request_id)
-        if row is not None:
-            with torch.inference_mode():
+        # The mask of allowed tokens is an inference tensor.
+        with torch.inference_mode():
+            row = runner.input_batch.remove_request(request_id)
+            if row is not None:
                 runner.input_batch.condense([row])
-            self._batch_changed = True
+                self._batch_changed = True
 
     # --- Step 7: return ---
 
