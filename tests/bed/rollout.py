@@ -138,9 +138,9 @@ def run_pairs(ctx: RankContext, llm: Any, cases: list[Case]) -> list[Pair]:
 
 
 def _stats() -> dict[str, Any]:
-    from seqshift import stats
+    import seqshift
 
-    return stats()
+    return seqshift.stats()
 
 
 def _difference(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
