@@ -12,24 +12,36 @@ from seqshift.cpu_bed.engine import make_llm
 ROWS = 4
 
 
-def inherited(ctx, options):
-    """Four rows: the last request has `options`, moves to a freed row, and leaves its own to a request without."""
+def inherited(ctx, options, of_its_own):
+    """The last of four requests has `options`, moves to a freed row and leaves its own; then four others come, of which
+    the first has `of_its_own`.
+    """
     llm = make_llm(ctx, max_num_seqs=ROWS)
-    outputs = [10, 40, 40, 60, 30, 30, 30, 30]
-    work = workload.Workload(
-        tuple(workload.prompt(0, i, 20) for i in range(len(outputs))),
-        tuple(workload.sampling(n, **(options if i == ROWS - 1 else {})) for i, n in enumerate(outputs)),
-    )
-    faulty = rollout.run_rollouts(ctx, llm, [work], hooked=False, repair=False)
-    mended = rollout.run_rollouts(ctx, llm, [work], hooked=False)
-    hooked = rollout.run_rollouts(ctx, llm, [work], hooked=True)
-    return [run.outputs for run in faulty + mended + hooked]
+
+    def work(first, outputs, index, special):
+        return workload.Workload(
+            tuple(workload.prompt(0, first + i, 20) for i in range(ROWS)),
+            tuple(workload.sampling(n, **(special if i == index else {})) for i, n in enumerate(outputs)),
+        )
+
+    works = [work(0, [10, 40, 40, 60], ROWS - 1, options), work(10, [30] * ROWS, 0, of_its_own)]
+    faulty = rollout.run_rollouts(ctx, llm, works, hooked=False, repair=False)
+    mended = rollout.run_rollouts(ctx, llm, works, hooked=False)
+    hooked = rollout.run_rollouts(ctx, llm, works, hooked=True)
+    return [runs[1].outputs for runs in (faulty, mended, hooked)]
 
 
-@pytest.mark.parametrize("options", [{"logit_bias": {77: 100.0}}, {"allowed_token_ids": [70, 71, 72]}], ids=str)
-def test_a_row_is_clean_while_the_hooks_are_in(bed, options):
-    ((faulty, mended, hooked),) = bed.run(inherited, options, dp=1)
-    if "logit_bias" in options:
-        # Else this test would prove nothing.
-        assert differences(mended, faulty)
+@pytest.mark.parametrize(
+    ("options", "of_its_own"),
+    [
+        ({"logit_bias": {77: 100.0}}, {}),
+        # The mask is applied only when some request has one.
+        ({"allowed_token_ids": [70, 71, 72]}, {"allowed_token_ids": [80, 81, 82]}),
+    ],
+    ids=["logit_bias", "allowed_token_ids"],
+)
+def test_a_row_is_clean_while_the_hooks_are_in(bed, options, of_its_own):
+    ((faulty, mended, hooked),) = bed.run(inherited, options, of_its_own, dp=1)
+    # Else this test would prove nothing.
+    assert differences(mended, faulty)
     assert differences(mended, hooked) == []
