@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bed import rollout, workload
-from bed.compare import assert_equal
+from seqshift.cpu_bed.compare import assert_equal
 from seqshift.cpu_bed.engine import make_llm
 
 # Only the trigger can find the moment: the interval is longer than the rollout.
