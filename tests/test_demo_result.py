@@ -119,6 +119,7 @@ def command(monkeypatch, tmp_path):
                 raise outcome
             return outcome
 
+        monkeypatch.setattr(run.metadata, "version", lambda name: run.VLLM)
         monkeypatch.setattr(run, "Bed", NoBed)
         monkeypatch.setattr(run, "model_path", lambda spec: "")
         monkeypatch.setattr(run, "measure", measure)
@@ -145,6 +146,14 @@ def test_a_rank_that_hangs_is_a_failure_with_its_stacks(command, capsys):
     assert status == 1
     assert not path.exists()
     assert "stacks: [in barrier]" in capsys.readouterr().err
+
+
+def test_another_vllm_is_named_with_the_way_out(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(run.metadata, "version", lambda name: "0.10.2")
+    assert run.main(SETTINGS, report_path=tmp_path / "demo.html", as_json=True, deadline=5) == 1
+    assert "vllm = 0.10.2: the demo needs 0.9.1+cpu; `make bed` installs it" in " ".join(
+        capsys.readouterr().err.split()
+    )
 
 
 def test_a_workload_is_long_tailed_and_repeatable():

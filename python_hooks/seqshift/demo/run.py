@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from importlib import metadata
 from pathlib import Path
 
 from rich.console import Console
@@ -14,6 +15,8 @@ from seqshift.cpu_bed.ranks import Bed, ScenarioError
 from seqshift.demo import rank, report, terminal
 from seqshift.demo.result import Result, result
 from seqshift.demo.settings import RANKS, Settings
+
+VLLM = "0.9.1+cpu"
 
 
 def measure(bed: Bed, settings: Settings, deadline: float, load: float, address: str | None = None) -> Result:
@@ -26,10 +29,24 @@ def measure(bed: Bed, settings: Settings, deadline: float, load: float, address:
     return result(settings, ranks, load)
 
 
+def unfit() -> str | None:
+    """Why the demo cannot run with the installed vLLM, or None."""
+    try:
+        version = metadata.version("vllm")
+    except metadata.PackageNotFoundError:
+        version = "not installed"
+    if version == VLLM:
+        return None
+    return f"vllm = {version}: the demo needs {VLLM}; `make bed` installs it"
+
+
 def main(settings: Settings, *, report_path: Path, as_json: bool, deadline: float) -> int:
     """Runs, prints and writes; returns the exit status."""
     errors = Console(stderr=True)
     console = errors if as_json else Console()
+    if missing := unfit():
+        errors.print(f"FAILED: {missing}", style="red", markup=False, highlight=False)
+        return 1
     bed = Bed()
     try:
         with terminal.Display(console, settings) as display:

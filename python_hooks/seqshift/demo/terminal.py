@@ -92,9 +92,8 @@ class Display:
 
     def _finish(self) -> None:
         for task in self._tasks.values():
-            if not self._progress.tasks[task].finished:
-                total = self._progress.tasks[task].total or 1
-                self._progress.update(task, total=total, completed=total, state="")
+            total = self._progress.tasks[task].total or 1
+            self._progress.update(task, total=total, completed=total, state="")
 
 
 def show(console: Console, result: Result) -> None:
