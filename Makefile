@@ -12,7 +12,7 @@ MOCK_DIR := python_hooks/seqshift/_mock
 RUST_SOURCES := $(shell find src ffi cann_shim/include cann_shim/src -type f) Cargo.toml build.rs pyproject.toml
 MOCK_SOURCES := $(shell find cann_shim/mock cann_shim/include -type f)
 
-.PHONY: build mock bed demo test test-mock-sanitized bench lint clean
+.PHONY: build mock bed demo test test-mock-sanitized bench fuzz lint clean
 
 build: $(VENV)/extension.stamp mock
 
@@ -55,6 +55,11 @@ test-mock-sanitized: $(VENV)/tools.stamp
 bench: build bed
 	$(CARGO) bench
 	$(BIN)/python benches/router.py
+
+# A million mutated inputs; SEQSHIFT_FUZZ_SEED repeats a run.
+fuzz:
+	SEQSHIFT_FUZZ_INPUTS=$${SEQSHIFT_FUZZ_INPUTS:-1000000} \
+		$(CARGO) test --release --quiet --test wire mutated_inputs -- --nocapture
 
 lint: $(VENV)/tools.stamp
 	$(CARGO) fmt --all -- --check

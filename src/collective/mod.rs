@@ -3,6 +3,8 @@
 mod communicator;
 pub mod control;
 mod error;
+pub mod fault;
+mod mesh;
 mod root;
 
 pub use communicator::{Communicator, CommunicatorOptions, SendRecv};

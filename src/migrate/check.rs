@@ -49,6 +49,8 @@ pub struct Report {
     pub kv_time: Duration,
     /// Results or aborts were exchanged.
     pub synced: bool,
+    /// A KV communicator was needed and could not be made; equal on all ranks.
+    pub kv_failed: bool,
     /// Time from the moment all ranks had entered to the end.
     pub pause: Duration,
 }
@@ -59,12 +61,11 @@ impl Report {
         self.moves.iter().filter(|m| m.error.is_none()).count()
     }
 
-    /// Moves that failed after a reservation: what `max_failures` counts.
+    /// What `max_failures` counts: moves that failed after a reservation, and a KV
+    /// communicator that could not be made.
     pub fn faults(&self) -> usize {
-        self.moves
-            .iter()
-            .filter(|m| m.error.is_some() && !m.rejected)
-            .count()
+        let failed = |m: &&MoveResult| m.error.is_some() && !m.rejected;
+        self.moves.iter().filter(failed).count() + usize::from(self.kv_failed)
     }
 }
 
@@ -116,8 +117,13 @@ impl<K: KvChannel> Migrator<K> {
     /// Runs one check. All ranks call it at the same step boundary.
     ///
     /// # Errors
-    /// [`MigrateError`] stops the rollout; everything milder is in the report.
+    /// [`MigrateError`] stops the rollout, on all ranks; everything milder is in the report.
     pub fn check(&mut self, engine: &mut dyn Engine, step: u64) -> Result<Report, MigrateError> {
+        let result = self.run(engine, step);
+        self.stop_on_error(result)
+    }
+
+    fn run(&mut self, engine: &mut dyn Engine, step: u64) -> Result<Report, MigrateError> {
         // 1. Load.
         let loads = self.loads(engine, step)?;
         let entered = Instant::now();
@@ -131,14 +137,16 @@ impl<K: KvChannel> Migrator<K> {
             self.sync(engine, Kind::Sync, until)?;
             report.synced = true;
         }
-        if report.loads.iter().all(|l| l.healthy) && !self.policy.idle(&report.loads) {
+        let healthy = report.loads.iter().all(|l| l.healthy);
+        let wanted = healthy && !self.policy.idle(&report.loads);
+        if self.shards_agree(u64::from(wanted), until)? && wanted {
             if report.loads.iter().any(|l| l.communicator_broken)
-                && let Err(why) = self.kv.restore(&mut self.dp, until)
+                && let Err(why) = self.kv.restore(&mut self.dp, half(until))
             {
                 tracing::warn!(why, "the KV communicator could not be made");
             }
             // 2. Plan.
-            report.decision = self.plan(engine, &report.loads, until)?;
+            self.plan(engine, &mut report, until)?;
             if !report.decision.flights.is_empty() {
                 let flights = report.decision.flights.clone();
                 Round::new(self, flights, until).run(engine, &mut report)?;
@@ -153,6 +161,11 @@ impl<K: KvChannel> Migrator<K> {
     /// # Errors
     /// As [`Migrator::check`].
     pub fn exchange_measured(&mut self, mine: &Measured) -> Result<Vec<Measured>, MigrateError> {
+        let result = self.measured(mine);
+        self.stop_on_error(result)
+    }
+
+    fn measured(&mut self, mine: &Measured) -> Result<Vec<Measured>, MigrateError> {
         let until = Instant::now() + self.deadline;
         let ranks: Vec<message::Measured> =
             gather(&mut self.dp, Kind::Measured, &mine.into(), until)?;
@@ -168,7 +181,17 @@ impl<K: KvChannel> Migrator<K> {
     /// As [`Migrator::check`].
     pub fn drain(&mut self, engine: &mut dyn Engine) -> Result<bool, MigrateError> {
         let until = Instant::now() + ENTRY;
-        self.sync(engine, Kind::Drain, until)
+        let result = self.sync(engine, Kind::Drain, until);
+        self.stop_on_error(result)
+    }
+
+    /// Nobody is left waiting for a rank that stops.
+    fn stop_on_error<T>(&mut self, result: Result<T, MigrateError>) -> Result<T, MigrateError> {
+        if let Err(why) = &result {
+            self.dp.leave(&why.to_string());
+            self.tp.leave(&why.to_string());
+        }
+        result
     }
 
     fn loads(&mut self, engine: &mut dyn Engine, step: u64) -> Result<Vec<Load>, MigrateError> {
@@ -230,36 +253,66 @@ impl<K: KvChannel> Migrator<K> {
     fn plan(
         &mut self,
         engine: &mut dyn Engine,
-        loads: &[Load],
+        report: &mut Report,
         until: Instant,
-    ) -> Result<Decision, MigrateError> {
-        let mine = match engine.detail() {
-            Ok(detail) => Detail {
-                healthy: true,
-                ..detail
-            },
-            Err(why) => {
-                tracing::warn!(%why, "the engine's sequences could not be read");
-                Detail::default()
-            }
+    ) -> Result<(), MigrateError> {
+        let detail = engine.detail();
+        if let Err(why) = &detail {
+            tracing::warn!(%why, "the engine's sequences could not be read");
+        }
+        let mine = Detail {
+            healthy: detail.is_ok(),
+            kv_ready: !self.kv.broken(),
+            ..detail.unwrap_or_default()
         };
         let details: Vec<Detail> = gather(&mut self.dp, Kind::Detail, &mine, until)?;
-        if !details.iter().all(|d| d.healthy) {
-            return Ok(Decision::default());
+        // A shard whose peers are not ready must not leave the others to go on alone.
+        const UNREADABLE: u64 = 1;
+        const NO_KV: u64 = 2;
+        let mut mine = ShardVotes::default();
+        if details.iter().any(|d| !d.healthy) {
+            mine.plan |= UNREADABLE;
         }
-        let decision = self.policy.decide(loads, &details);
+        if details.iter().any(|d| !d.kv_ready) {
+            mine.plan |= NO_KV;
+        }
+        let states = self.shards(&mine, until)?;
+        report.kv_failed = states.iter().any(|s| s.plan & NO_KV != 0);
+        if states.iter().any(|s| s.plan != 0) {
+            return Ok(());
+        }
+        let decision = self.policy.decide(&report.loads, &details);
         // The shards of a rank must not act on different plans.
-        let votes = ShardVotes {
-            plan: decision.digest(),
-            votes: Vec::new(),
-        };
-        let shards: Vec<ShardVotes> = gather(&mut self.tp, Kind::Shard, &votes, until)?;
-        if shards.iter().any(|s| s.plan != votes.plan) {
+        if self.shards_agree(decision.digest(), until)? {
+            report.decision = decision;
+        } else {
             tracing::warn!("TP shards planned differently; nothing moves in this check");
-            return Ok(Decision::default());
         }
-        Ok(decision)
+        Ok(())
     }
+
+    /// What each shard of this rank says.
+    pub(super) fn shards(
+        &mut self,
+        mine: &ShardVotes,
+        until: Instant,
+    ) -> Result<Vec<ShardVotes>, MigrateError> {
+        gather(&mut self.tp, Kind::Shard, mine, until)
+    }
+
+    /// Whether all shards of this rank have come to the same.
+    fn shards_agree(&mut self, plan: u64, until: Instant) -> Result<bool, MigrateError> {
+        let votes = Vec::new();
+        let all = self.shards(&ShardVotes { plan, votes }, until)?;
+        Ok(all.iter().all(|s| s.plan == plan))
+    }
+}
+
+/// Half of the time left: a step that fails by its deadline leaves the other half
+/// to agree on that.
+pub(super) fn half(until: Instant) -> Instant {
+    let now = Instant::now();
+    now + until.saturating_duration_since(now) / 2
 }
 
 /// Sends `mine` to all and decodes everybody's; a damaged one cannot be done without.

@@ -4,12 +4,12 @@ use std::time::{Duration, Instant};
 
 use super::MigrateError;
 use super::channel::{KvChannel, KvMove, KvReport};
-use super::check::{Migrator, MoveResult, Report, gather};
+use super::check::{Migrator, MoveResult, Report, gather, half};
 use super::engine::{Engine, EngineError};
 use super::policy::Flight;
 use crate::wire::frame::Kind;
 use crate::wire::manifest::SequenceKey;
-use crate::wire::message::{MoveOutcome, Offer, Outcome, Reply, ShardVotes};
+use crate::wire::message::{MoveOutcome, Offer, Outcome, Reply, ShardVotes, Vote};
 use crate::wire::{decode, encode};
 
 /// What this rank knows of one move on its way through steps 3 to 6.
@@ -30,6 +30,9 @@ impl Passage {
         self.rejected = true;
     }
 }
+
+/// Begins an error that the shards of a rank have agreed on.
+const SHARD: &str = "TP shard ";
 
 /// Steps 3 to 6 for one list of flights.
 pub(super) struct Round<'a, K> {
@@ -104,18 +107,33 @@ impl<'a, K: KvChannel> Round<'a, K> {
         if self.to.tp.size() == 1 {
             return Ok(());
         }
-        let votes = of.iter().map(|i| self.passages[*i].error.clone()).collect();
+        let vote = |i: &usize| Vote {
+            error: self.passages[*i].error.clone(),
+            rejected: self.passages[*i].rejected,
+        };
+        let votes = of.iter().map(vote).collect();
         let mine = ShardVotes { plan: 0, votes };
-        let all: Vec<ShardVotes> = gather(&mut self.to.tp, Kind::Shard, &mine, self.until)?;
-        for (shard, votes) in (0..).zip(all) {
-            if votes.votes.len() != of.len() {
-                let why = format!("{} votes instead of {}", votes.votes.len(), of.len());
-                return Err(MigrateError::Peer { rank: shard, why });
+        let all = self.to.shards(&mine, self.until)?;
+        for (rank, theirs) in (0..).zip(&all) {
+            if theirs.votes.len() != of.len() {
+                let why = format!("{} votes instead of {}", theirs.votes.len(), of.len());
+                return Err(MigrateError::Peer { rank, why });
             }
-            for (i, vote) in of.iter().zip(votes.votes) {
-                if let (None, Some(why)) = (&self.passages[*i].error, vote) {
-                    self.passages[*i].error = Some(format!("TP shard {shard}: {why}"));
-                }
+        }
+        for (item, i) in of.iter().enumerate() {
+            let passage = &mut self.passages[*i];
+            let votes = all.iter().map(|theirs| &theirs.votes[item]);
+            passage.rejected |= votes.clone().any(|vote| vote.rejected);
+            // The first shard's words, so that all shards say the same.
+            let mut errors = (0..)
+                .zip(votes)
+                .filter_map(|(s, v)| Some((s, v.error.as_ref()?)));
+            if let Some((shard, why)) = errors.next() {
+                passage.error = Some(if why.starts_with(SHARD) {
+                    why.clone()
+                } else {
+                    format!("{SHARD}{shard}: {why}")
+                });
             }
         }
         Ok(())
@@ -182,7 +200,7 @@ impl<'a, K: KvChannel> Round<'a, K> {
     }
 
     fn reserve(&mut self, engine: &mut dyn Engine, i: usize, offer: Offer) {
-        let block_size = self.to.block_size;
+        let (block_size, ranks) = (self.to.block_size, self.to.dp.size());
         let passage = &mut self.passages[i];
         let manifest = match offer {
             Offer::Manifest(manifest) => manifest,
@@ -190,6 +208,10 @@ impl<'a, K: KvChannel> Round<'a, K> {
         };
         if let Err(why) = manifest.validate(block_size) {
             return passage.reject(format!("manifest: {why}"));
+        }
+        if manifest.key.origin >= ranks {
+            let origin = manifest.key.origin;
+            return passage.reject(format!("manifest: key.origin: {origin} of {ranks} ranks"));
         }
         match engine.reserve(&manifest) {
             Ok(blocks) => {
@@ -241,7 +263,7 @@ impl<'a, K: KvChannel> Round<'a, K> {
         Ok(())
     }
 
-    /// 5. Transfer: only the accepted KV.
+    /// 5. Transfer: only the accepted KV. One that stalls leaves time to agree on that.
     fn transfer(&mut self) {
         let ready = |list: Vec<usize>, p: &[Passage]| -> Vec<usize> {
             list.into_iter()
@@ -266,7 +288,7 @@ impl<'a, K: KvChannel> Round<'a, K> {
             .map(|i| kv_move(i, self.flights[*i].from))
             .collect();
         let began = Instant::now();
-        self.kv = self.to.kv.exchange(&sends, &receives, self.until);
+        self.kv = self.to.kv.exchange(&sends, &receives, half(self.until));
         self.kv_time = began.elapsed();
         let blocks = |list: &[KvMove]| list.iter().map(|m| m.blocks.len()).sum::<usize>();
         self.kv_blocks = blocks(&sends).max(blocks(&receives)) as u32;
@@ -310,11 +332,12 @@ impl<'a, K: KvChannel> Round<'a, K> {
         let mut ends: Vec<Vec<MoveOutcome>> = self.flights.iter().map(|_| Vec::new()).collect();
         for (rank, outcome) in (0..).zip(all) {
             for one in outcome.moves {
-                let Some(list) = ends.get_mut(one.index as usize) else {
-                    let why = format!("outcome of move {}, which no plan has", one.index);
+                let flight = self.flights.get(one.index as usize);
+                if flight.is_none_or(|f| f.from != rank && f.to != rank) {
+                    let why = format!("outcome of move {}, which is none of its own", one.index);
                     return Err(MigrateError::Peer { rank, why });
-                };
-                list.push(one);
+                }
+                ends[one.index as usize].push(one);
             }
         }
         for (i, ends) in ends.into_iter().enumerate() {
@@ -333,10 +356,8 @@ impl<'a, K: KvChannel> Round<'a, K> {
                 }),
                 _ => Some(format!("{} ends reported instead of 2", ends.len())),
             };
-            if let Some(why) = error {
-                passage.error.get_or_insert(why);
-            }
-            passage.rejected |= ends.iter().any(|e| e.rejected);
+            passage.error = error;
+            passage.rejected = ends.iter().any(|e| e.rejected);
         }
         let everything: Vec<usize> = (0..self.flights.len()).collect();
         self.shards(&everything)

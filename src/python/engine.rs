@@ -185,7 +185,7 @@ impl Engine for PyEngine {
                 running,
                 waiting_blocks,
                 free_kv_blocks,
-                healthy: true,
+                ..Detail::default()
             })
         })
     }

@@ -9,6 +9,7 @@ use pyo3::prelude::*;
 use super::engine::PyEngine;
 use super::telemetry::counters;
 use crate::collective::control::{Interrupt, Listener, Mesh, SECRET};
+use crate::collective::fault::Fault;
 use crate::device::RuntimeOptions;
 use crate::ffi::LibraryOptions;
 use crate::kv::{DType, Format, SubCache};
@@ -107,8 +108,12 @@ impl PyGroup {
             py.detach(|| listener.connect(rank, &addresses, until, stop))
                 .map_err(error)
         };
-        let (dp, tp) = (connect(dp)?, connect(tp)?);
+        let (mut dp, tp) = (connect(dp)?, connect(tp)?);
         let rank = dp.rank();
+        let fault = Fault::from_env().map_err(PyValueError::new_err)?;
+        if let Some(tamper) = fault.and_then(|f| f.on(rank)) {
+            dp.set_tamper(tamper);
+        }
         let gears = Gears::new(&options.gears).map_err(|e| PyValueError::new_err(e.to_string()))?;
         let policy: Box<dyn Policy> = match &options.forced_plan {
             Some(name) => {

@@ -44,10 +44,17 @@ pub enum Kind {
     Drain = 10,
     /// Measurements for the adaptive trigger.
     Measured = 11,
+    /// The peer's frame of this exchange has arrived.
+    Ack = 12,
+    /// The peer's frame of this exchange has arrived damaged and is wanted again.
+    Again = 13,
+    /// The peer leaves the group.
+    Leave = 14,
 }
 
 impl Kind {
-    const ALL: [Self; 11] = [
+    /// Every kind.
+    pub const ALL: [Self; 14] = [
         Self::Hello,
         Self::Load,
         Self::Sync,
@@ -59,6 +66,9 @@ impl Kind {
         Self::Root,
         Self::Drain,
         Self::Measured,
+        Self::Ack,
+        Self::Again,
+        Self::Leave,
     ];
 
     fn from_u16(value: u16) -> Result<Self, WireError> {
@@ -94,38 +104,56 @@ impl Header {
     /// # Errors
     /// Wrong magic, version or kind, an impossible length, or too few bytes.
     pub fn parse(bytes: &[u8]) -> Result<Self, WireError> {
-        let Some(bytes) = bytes.first_chunk::<HEADER>() else {
-            return Err(WireError::Truncated {
-                have: bytes.len(),
-                want: HEADER,
-            });
-        };
-        let word = |at: usize| {
-            let mut eight = [0; 8];
-            eight.copy_from_slice(&bytes[at..at + 8]);
-            u64::from_le_bytes(eight)
-        };
-        let first = word(0);
-        let magic = (first & 0xffff_ffff) as u32;
-        if magic != MAGIC {
-            return Err(WireError::Magic(magic));
-        }
+        let [first, check, length, checksum] = words(bytes)?;
         let theirs = (first >> 32) as u16;
         if theirs != VERSION {
             return Err(WireError::Version { theirs });
         }
         let kind = Kind::from_u16((first >> 48) as u16)?;
-        let length = word(16);
         if length > MAX_PAYLOAD {
             return Err(WireError::TooLarge(length));
         }
         Ok(Self {
             kind,
-            check: word(8),
+            check,
             length,
-            checksum: word(24),
+            checksum,
         })
     }
+}
+
+/// Length of the frame that starts here, header included: all that a reader must know to find the
+/// next one. Magic and length have the same place in every version.
+///
+/// # Errors
+/// Wrong magic, an impossible length, or too few bytes.
+pub fn extent(bytes: &[u8]) -> Result<usize, WireError> {
+    let length = words(bytes)?[2];
+    if length > MAX_PAYLOAD {
+        return Err(WireError::TooLarge(length));
+    }
+    Ok(HEADER + length as usize)
+}
+
+/// The header's four words, if they begin with the magic number.
+fn words(bytes: &[u8]) -> Result<[u64; 4], WireError> {
+    let Some(bytes) = bytes.first_chunk::<HEADER>() else {
+        return Err(WireError::Truncated {
+            have: bytes.len(),
+            want: HEADER,
+        });
+    };
+    let mut words = [0; 4];
+    for (word, bytes) in words.iter_mut().zip(bytes.chunks_exact(8)) {
+        let mut eight = [0; 8];
+        eight.copy_from_slice(bytes);
+        *word = u64::from_le_bytes(eight);
+    }
+    let magic = words[0] as u32;
+    if magic != MAGIC {
+        return Err(WireError::Magic(magic));
+    }
+    Ok(words)
 }
 
 /// Puts a header before `payload`.

@@ -47,6 +47,8 @@ pub struct Detail {
     pub free_kv_blocks: u32,
     /// The engine could be read; otherwise the check ends here on all ranks.
     pub healthy: bool,
+    /// There is a KV communicator; otherwise the check ends here on all ranks, too.
+    pub kv_ready: bool,
 }
 
 /// Step 3: one entry per move from this rank to the receiver, in plan order.
@@ -142,13 +144,22 @@ pub struct Sync {
     pub aborts: Vec<SequenceKey>,
 }
 
+/// Among TP shards: what one shard knows of one item.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Vote {
+    /// Why it failed there, if it did.
+    pub error: Option<String>,
+    /// It failed before anything was reserved.
+    pub rejected: bool,
+}
+
 /// Among TP shards: which of a list of things are well on this shard.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ShardVotes {
-    /// Digest of the plan, which all shards must share.
+    /// What the shards must share before they act: a plan's digest, or flags.
     pub plan: u64,
-    /// One vote per item; None is well, otherwise the reason.
-    pub votes: Vec<Option<String>>,
+    /// One vote per item.
+    pub votes: Vec<Vote>,
 }
 
 /// What one rank has measured, for the adaptive trigger.

@@ -1,0 +1,409 @@
+//! Exchanges among the connected ranks of one group.
+//!
+//! Every frame is acknowledged, and one that arrives damaged is asked for again.
+//! A rank leaves an exchange when it has everybody's frame and everybody has its
+//! own, so that no two ranks are ever more than one exchange apart. A rank that
+//! gives up says so, and whose fault it is, so that all name the same one.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::control::{ControlError, Interrupt, setup};
+use crate::wire::WireError;
+use crate::wire::frame::{self, HEADER, Header, Kind};
+use crate::wire::{decode, encode};
+
+/// Longest time between two looks at the interrupt.
+pub(super) const TICK: Duration = Duration::from_millis(100);
+/// How often a damaged frame is asked for again before its damage is reported.
+const REPEATS: u32 = 3;
+
+pub(super) fn poll_for(fds: &mut [PollFd<'_>], left: Duration) -> io::Result<()> {
+    let timeout = Timespec {
+        tv_sec: left.as_secs() as i64,
+        tv_nsec: i64::from(left.subsec_nanos()),
+    };
+    match poll(fds, Some(&timeout)) {
+        Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+        Err(e) => Err(e.into()),
+    }
+}
+
+/// What one peer sent, or why it could not be read.
+pub type Received = Result<Vec<u8>, WireError>;
+
+/// Changes frames on their way out: the faults that tests inject.
+pub trait Tamper: Send {
+    /// The bytes to send instead of `frame`; none at all, or several frames, are
+    /// possible too. Called again for a frame that is repeated.
+    fn outgoing(&mut self, kind: Kind, peer: u32, frame: Vec<u8>) -> Vec<u8>;
+}
+
+/// One connection.
+#[derive(Debug)]
+pub(super) struct Peer {
+    stream: TcpStream,
+    inbox: Vec<u8>,
+    outbox: Vec<u8>,
+    /// Bytes of the outbox that are sent.
+    sent: usize,
+}
+
+impl Peer {
+    pub(super) fn new(stream: TcpStream) -> Result<Self, ControlError> {
+        stream.set_nodelay(true).map_err(setup("nodelay"))?;
+        stream
+            .set_nonblocking(true)
+            .map_err(setup("cannot unblock"))?;
+        Ok(Self {
+            stream,
+            inbox: Vec::new(),
+            outbox: Vec::new(),
+            sent: 0,
+        })
+    }
+
+    /// Reads what has arrived. False when the peer has closed.
+    fn fill(&mut self) -> io::Result<bool> {
+        let mut chunk = [0; 64 << 10];
+        loop {
+            match self.stream.read(&mut chunk) {
+                Ok(0) => return Ok(false),
+                Ok(n) => self.inbox.extend_from_slice(&chunk[..n]),
+                Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(true),
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                Err(e) => return Err(e),
+            }
+        }
+    }
+
+    /// Writes as much as the connection takes.
+    fn flush(&mut self) -> io::Result<()> {
+        while self.sent < self.outbox.len() {
+            match self.stream.write(&self.outbox[self.sent..]) {
+                Ok(0) => return Err(ErrorKind::WriteZero.into()),
+                Ok(n) => self.sent += n,
+                Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(()),
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                Err(e) => return Err(e),
+            }
+        }
+        self.outbox.clear();
+        self.sent = 0;
+        Ok(())
+    }
+
+    /// Takes the next frame out of the inbox that is not of an earlier exchange than `number`.
+    fn take(&mut self, number: u64) -> Result<Option<Vec<u8>>, WireError> {
+        loop {
+            if self.inbox.len() < HEADER {
+                return Ok(None);
+            }
+            let length = frame::extent(&self.inbox)?;
+            if self.inbox.len() < length {
+                return Ok(None);
+            }
+            let rest = self.inbox.split_off(length);
+            let frame = std::mem::replace(&mut self.inbox, rest);
+            match Header::parse(&frame) {
+                Ok(header) if header.check < number => {
+                    let (kind, stale) = (header.kind, header.check);
+                    tracing::warn!(%kind, stale, number, "dropped a stale frame");
+                }
+                _ => return Ok(Some(frame)),
+            }
+        }
+    }
+}
+
+/// Why an exchange with one peer cannot go on: whose fault it is, if not the peer's own, and what.
+type Failure = (Option<u32>, String);
+
+/// How far one exchange has come with one peer.
+struct Half {
+    /// What the peer is to get.
+    frame: Vec<u8>,
+    acknowledged: bool,
+    received: Option<Received>,
+    repeats: u32,
+}
+
+impl Half {
+    /// What one whole frame means; the answer to it, if it needs one.
+    fn handle(&mut self, bytes: &[u8], kind: Kind, number: u64) -> Result<Option<Kind>, Failure> {
+        match Header::parse(bytes) {
+            Ok(header) if header.kind == Kind::Leave => {
+                let said = frame::open(bytes, Kind::Leave, header.check)
+                    .and_then(|payload| decode::<Failure>(Kind::Leave, payload));
+                return Err(said.unwrap_or((None, "it has left the group".into())));
+            }
+            Ok(header) if header.check > number => {
+                let (kind, early) = (header.kind, header.check);
+                let why = format!("it sent {kind} of exchange {early} in {number}");
+                return Err((None, why));
+            }
+            Ok(header) if header.kind == Kind::Ack => {
+                self.acknowledged = true;
+                return Ok(None);
+            }
+            Ok(header) if header.kind == Kind::Again => return Ok(Some(kind)),
+            _ if self.received.is_some() => {
+                tracing::warn!(%kind, number, "dropped a duplicated frame");
+                return Ok(None);
+            }
+            _ => {}
+        }
+        match frame::open(bytes, kind, number) {
+            Ok(payload) => self.received = Some(Ok(payload.to_vec())),
+            Err(why) if self.repeats < REPEATS => {
+                tracing::warn!(%kind, number, %why, "a frame is asked for again");
+                self.repeats += 1;
+                return Ok(Some(Kind::Again));
+            }
+            Err(why) => self.received = Some(Err(why)),
+        }
+        Ok(Some(Kind::Ack))
+    }
+
+    fn done(&self) -> bool {
+        self.acknowledged && self.received.is_some()
+    }
+}
+
+/// The connected ranks of one group. All ranks call the same exchanges in the
+/// same order; each carries a number, so that a stale frame is recognised.
+pub struct Mesh {
+    rank: u32,
+    peers: Vec<Option<Peer>>,
+    exchanges: u64,
+    interrupt: Interrupt,
+    tamper: Option<Box<dyn Tamper>>,
+    /// Why this rank has left the group.
+    left: Option<ControlError>,
+}
+
+impl std::fmt::Debug for Mesh {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Mesh({} of {})", self.rank, self.peers.len())
+    }
+}
+
+impl Mesh {
+    pub(super) fn new(rank: u32, peers: Vec<Option<Peer>>, interrupt: Interrupt) -> Self {
+        Self {
+            rank,
+            peers,
+            exchanges: 0,
+            interrupt,
+            tamper: None,
+            left: None,
+        }
+    }
+
+    /// A group of one, for which every exchange is its own answer.
+    pub fn alone() -> Self {
+        Self::new(0, vec![None], Arc::new(|| false))
+    }
+
+    /// Lets `tamper` have every frame that leaves from here.
+    pub fn set_tamper(&mut self, tamper: Box<dyn Tamper>) {
+        self.tamper = Some(tamper);
+    }
+
+    /// This rank.
+    pub fn rank(&self) -> u32 {
+        self.rank
+    }
+
+    /// Number of ranks.
+    pub fn size(&self) -> u32 {
+        self.peers.len() as u32
+    }
+
+    /// Sends the same payload to all and returns every rank's, own included.
+    ///
+    /// # Errors
+    /// [`ControlError`] when a peer is gone or the deadline passes; a payload
+    /// that keeps arriving damaged is that peer's entry.
+    pub fn all_gather(
+        &mut self,
+        kind: Kind,
+        payload: &[u8],
+        deadline: Instant,
+    ) -> Result<Vec<Received>, ControlError> {
+        let size = self.peers.len();
+        self.all_to_all(kind, vec![payload.to_vec(); size], deadline)
+    }
+
+    /// Sends `payloads[r]` to rank r and returns what every rank sent here. After
+    /// an error the mesh is of no more use, and gives that error again.
+    ///
+    /// # Errors
+    /// As [`Mesh::all_gather`].
+    pub fn all_to_all(
+        &mut self,
+        kind: Kind,
+        payloads: Vec<Vec<u8>>,
+        deadline: Instant,
+    ) -> Result<Vec<Received>, ControlError> {
+        if let Some(why) = &self.left {
+            return Err(why.clone());
+        }
+        let result = self.exchange(kind, payloads, deadline);
+        match &result {
+            Err(ControlError::Gone { rank, why, .. }) => self.farewell(*rank, why),
+            // The others' deadlines pass at about the same time; each names whom it misses.
+            Err(ControlError::Timeout { .. }) | Ok(_) => {}
+            Err(other) => self.farewell(self.rank, &other.to_string()),
+        }
+        self.left = result.as_ref().err().cloned();
+        result
+    }
+
+    /// Leaves the group for good: the peers fail at once, naming this rank and `why`.
+    pub fn leave(&mut self, why: &str) {
+        if self.left.is_none() {
+            self.farewell(self.rank, why);
+            self.left = Some(ControlError::Gone {
+                rank: self.rank,
+                during: "an earlier check".into(),
+                why: why.to_string(),
+            });
+        }
+    }
+
+    fn farewell(&mut self, culprit: u32, why: &str) {
+        let said: Failure = (Some(culprit), format!("{why} (says rank {})", self.rank));
+        let frame = frame::seal(Kind::Leave, u64::MAX, &encode(&said));
+        for peer in self.peers.iter_mut().flatten() {
+            peer.outbox.extend_from_slice(&frame);
+            // Whoever cannot be told sees the connection close.
+            let _ = peer.flush();
+            let _ = peer.stream.shutdown(Shutdown::Write);
+        }
+    }
+
+    fn exchange(
+        &mut self,
+        kind: Kind,
+        payloads: Vec<Vec<u8>>,
+        deadline: Instant,
+    ) -> Result<Vec<Received>, ControlError> {
+        let began = Instant::now();
+        self.exchanges += 1;
+        let number = self.exchanges;
+        let mut halves = Vec::with_capacity(payloads.len());
+        for (rank, payload) in payloads.into_iter().enumerate() {
+            let own = self.peers[rank].is_none();
+            let mut half = Half {
+                frame: Vec::new(),
+                acknowledged: own,
+                received: None,
+                repeats: 0,
+            };
+            if own {
+                half.received = Some(Ok(payload));
+            } else {
+                half.frame = frame::seal(kind, number, &payload);
+                self.queue(rank, kind, &half.frame);
+            }
+            halves.push(half);
+        }
+        loop {
+            let mut waiting = Vec::new();
+            for (rank, half) in halves.iter_mut().enumerate() {
+                let done = self.advance(rank, half, kind, number);
+                let done = done.map_err(|(culprit, why)| ControlError::Gone {
+                    rank: culprit.unwrap_or(rank as u32),
+                    during: kind.to_string(),
+                    why,
+                })?;
+                if !done {
+                    waiting.push(rank as u32);
+                }
+            }
+            if waiting.is_empty() {
+                return Ok(halves.into_iter().filter_map(|h| h.received).collect());
+            }
+            if (self.interrupt)() {
+                return Err(ControlError::Interrupted(kind.to_string()));
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                let seconds = began.elapsed().as_secs_f64();
+                return Err(ControlError::Timeout {
+                    ranks: waiting,
+                    during: kind.to_string(),
+                    seconds,
+                });
+            }
+            let mut fds = Vec::with_capacity(waiting.len());
+            for rank in waiting {
+                if let Some(peer) = &self.peers[rank as usize] {
+                    let mut flags = PollFlags::empty();
+                    flags.set(PollFlags::IN, !halves[rank as usize].done());
+                    flags.set(PollFlags::OUT, !peer.outbox.is_empty());
+                    fds.push(PollFd::new(&peer.stream, flags));
+                }
+            }
+            poll_for(&mut fds, left.min(TICK)).map_err(setup("poll"))?;
+        }
+    }
+
+    fn queue(&mut self, rank: usize, kind: Kind, frame: &[u8]) {
+        let Some(peer) = &mut self.peers[rank] else {
+            return;
+        };
+        match &mut self.tamper {
+            Some(tamper) => {
+                let bytes = tamper.outgoing(kind, rank as u32, frame.to_vec());
+                peer.outbox.extend(bytes);
+            }
+            None => peer.outbox.extend_from_slice(frame),
+        }
+    }
+
+    /// Writes and reads what can be now; whether the exchange with this peer is complete.
+    fn advance(
+        &mut self,
+        rank: usize,
+        half: &mut Half,
+        kind: Kind,
+        number: u64,
+    ) -> Result<bool, Failure> {
+        let text = |e: io::Error| (None, e.to_string());
+        let Some(peer) = &mut self.peers[rank] else {
+            return Ok(true);
+        };
+        // What has arrived counts first: a peer that is gone may have said why.
+        let flushed = peer.flush();
+        let filled = if half.done() { Ok(true) } else { peer.fill() };
+        // What follows a complete exchange belongs to the next one.
+        while !half.done()
+            && let Some(peer) = &mut self.peers[rank]
+            // A damaged header leaves no way to find the next frame.
+            && let Some(bytes) = peer.take(number).map_err(|e| (None, e.to_string()))?
+        {
+            match half.handle(&bytes, kind, number)? {
+                Some(answer @ (Kind::Ack | Kind::Again)) => {
+                    let answer = frame::seal(answer, number, &[]);
+                    peer.outbox.extend(answer);
+                }
+                Some(_) => self.queue(rank, kind, &half.frame),
+                None => {}
+            }
+        }
+        let Some(peer) = &mut self.peers[rank] else {
+            return Ok(true);
+        };
+        flushed.and_then(|()| peer.flush()).map_err(text)?;
+        if !filled.map_err(text)? && !half.done() {
+            return Err((None, "it closed the connection".into()));
+        }
+        Ok(half.done() && peer.outbox.is_empty())
+    }
+}

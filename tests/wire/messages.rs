@@ -1,0 +1,177 @@
+//! Every message that can travel, as proptest draws it.
+
+use proptest::collection::vec;
+use proptest::option;
+use proptest::prelude::*;
+use seqshift::wire::manifest::{Manifest, SequenceKey, Tokens};
+use seqshift::wire::message::{
+    Detail, Finish, Load, LogprobRow, Measured, MoveOutcome, Offer, Outcome, Reply, Return,
+    SequenceDetail, ShardVotes, Sync, TokenOutput, Vote,
+};
+
+/// Text of several alphabets, empty text included.
+fn text() -> impl Strategy<Value = String> {
+    vec(any::<char>(), 0..12).prop_map(String::from_iter)
+}
+
+fn tokens() -> impl Strategy<Value = Tokens> {
+    vec(any::<u32>(), 0..40).prop_map(Tokens)
+}
+
+pub fn key() -> impl Strategy<Value = SequenceKey> {
+    (any::<u32>(), any::<u64>()).prop_map(|(origin, serial)| SequenceKey { origin, serial })
+}
+
+pub fn manifest() -> impl Strategy<Value = Manifest> {
+    let engine = (
+        vec(any::<u8>(), 0..60),
+        option::of(any::<u32>()),
+        option::of(text()),
+        option::of(vec(any::<u8>(), 0..20)),
+    );
+    let counts = (any::<u32>(), any::<u32>(), any::<i64>(), any::<u32>());
+    (key(), text(), tokens(), tokens(), engine, counts).prop_map(
+        |(key, request_id, prompt, output, engine, counts)| Manifest {
+            key,
+            request_id,
+            hops: counts.0,
+            prompt,
+            output,
+            sampling_params: engine.0,
+            eos_token_id: engine.1,
+            cache_salt: engine.2,
+            num_computed_tokens: counts.1,
+            num_cached_tokens: counts.2,
+            generator_state: engine.3,
+            kv_blocks: counts.3,
+        },
+    )
+}
+
+pub fn load() -> impl Strategy<Value = Load> {
+    (any::<u64>(), any::<[u32; 4]>(), any::<[bool; 3]>()).prop_map(|(step, counts, flags)| Load {
+        step,
+        running: counts[0],
+        waiting: counts[1],
+        free_kv_blocks: counts[2],
+        max_num_seqs: counts[3],
+        healthy: flags[0],
+        has_sync: flags[1],
+        communicator_broken: flags[2],
+    })
+}
+
+pub fn detail() -> impl Strategy<Value = Detail> {
+    let sequence =
+        (option::of(key()), any::<u32>(), any::<bool>()).prop_map(|(key, kv_blocks, movable)| {
+            SequenceDetail {
+                key,
+                kv_blocks,
+                movable,
+            }
+        });
+    (
+        vec(sequence, 0..20),
+        vec(any::<u32>(), 0..20),
+        any::<u32>(),
+        any::<[bool; 2]>(),
+    )
+        .prop_map(|(running, waiting_blocks, free_kv_blocks, flags)| Detail {
+            running,
+            waiting_blocks,
+            free_kv_blocks,
+            healthy: flags[0],
+            kv_ready: flags[1],
+        })
+}
+
+pub fn offers() -> impl Strategy<Value = Vec<Offer>> {
+    let offer = prop_oneof![
+        manifest().prop_map(|m| Offer::Manifest(Box::new(m))),
+        text().prop_map(Offer::Withdrawn),
+    ];
+    vec(offer, 0..4)
+}
+
+pub fn replies() -> impl Strategy<Value = Vec<Reply>> {
+    let reply = prop_oneof![Just(Reply::Accept), text().prop_map(Reply::Reject)];
+    vec(reply, 0..10)
+}
+
+pub fn outcome() -> impl Strategy<Value = Outcome> {
+    let one = (
+        any::<u32>(),
+        option::of(any::<u64>()),
+        option::of(text()),
+        any::<bool>(),
+    )
+        .prop_map(|(index, digest, error, rejected)| MoveOutcome {
+            index,
+            digest,
+            error,
+            rejected,
+        });
+    (vec(one, 0..10), any::<bool>()).prop_map(|(moves, communicator_broken)| Outcome {
+        moves,
+        communicator_broken,
+    })
+}
+
+/// What travels in step 7: whether anybody gets something, and the receiver's part.
+pub fn sync() -> impl Strategy<Value = (bool, Sync)> {
+    let row = (vec(any::<i64>(), 0..4), vec(-1e9..0.0, 0..4), any::<i64>()).prop_map(
+        |(token_ids, values, sampled_rank)| LogprobRow {
+            token_ids,
+            values,
+            sampled_rank,
+        },
+    );
+    let finish = (text(), option::of(any::<i64>()))
+        .prop_map(|(reason, stop_token)| Finish { reason, stop_token });
+    let output = (
+        vec(any::<u32>(), 0..4),
+        option::of(vec(row, 0..3)),
+        option::of(finish),
+        any::<i64>(),
+    )
+        .prop_map(
+            |(token_ids, logprobs, finish, num_cached_tokens)| TokenOutput {
+                token_ids,
+                logprobs,
+                finish,
+                num_cached_tokens,
+            },
+        );
+    let one = (key(), vec(output, 0..4), any::<bool>()).prop_map(|(key, outputs, done)| Return {
+        key,
+        outputs,
+        done,
+    });
+    (any::<bool>(), vec(one, 0..3), vec(key(), 0..4))
+        .prop_map(|(any, returns, aborts)| (any, Sync { returns, aborts }))
+}
+
+pub fn votes() -> impl Strategy<Value = ShardVotes> {
+    let vote =
+        (option::of(text()), any::<bool>()).prop_map(|(error, rejected)| Vote { error, rejected });
+    (any::<u64>(), vec(vote, 0..10)).prop_map(|(plan, votes)| ShardVotes { plan, votes })
+}
+
+pub fn measured() -> impl Strategy<Value = Measured> {
+    (
+        vec((any::<u32>(), 0.0..1e3), 0..6),
+        option::of(0.0..1e3),
+        option::of(0.0..1e3),
+        0.0..1e6,
+        option::of(any::<u32>()),
+    )
+        .prop_map(
+            |(steps, fixed_seconds, seconds_per_block, blocks, longest_remaining)| Measured {
+                step_seconds: steps,
+                fixed_seconds,
+                seconds_per_block,
+                blocks_per_sequence: blocks,
+                longest_remaining,
+            },
+        )
+}
