@@ -40,14 +40,14 @@ demo: build bed
 	$(BIN)/seqshift demo
 
 test: build bed
-	LIBCLANG_PATH="$$(echo $(CURDIR)/$(VENV)/lib/python3*/site-packages/clang/native)" $(CARGO) test --release --quiet
+	LIBCLANG_PATH="$$(echo $(CURDIR)/$(VENV)/lib/python3*/site-packages/clang/native)" $(CARGO) test --release --quiet --features mock-core
 	$(BIN)/python -m pytest
 
 # The mock's own tests with the mock under ASan + UBSan, then under TSan.
 test-mock-sanitized: $(VENV)/tools.stamp
 	for sanitize in address,undefined thread; do \
 		directory=$(CURDIR)/build/mock-$${sanitize%%,*}; \
-		$(MAKE) --silent -C cann_shim/mock OUT=$$directory SANITIZE=$$sanitize; \
+		$(MAKE) --silent -j2 -C cann_shim/mock OUT=$$directory SANITIZE=$$sanitize; \
 		SEQSHIFT_TEST_SANITIZE=$$sanitize SEQSHIFT_TEST_MOCK_DIR=$$directory \
 			$(BIN)/python -m pytest -q tests/test_mock_c.py; \
 	done

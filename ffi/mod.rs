@@ -8,6 +8,8 @@
 #[allow(missing_docs, non_camel_case_types, non_snake_case, non_upper_case_globals)]
 #[allow(clippy::all, clippy::undocumented_unsafe_blocks)]
 mod bindings;
+#[cfg(feature = "mock-core")]
+pub mod mock_core;
 mod symbols;
 
 pub use bindings::*;

@@ -13,7 +13,6 @@
 namespace mock {
 namespace {
 
-constexpr size_t kWindow = size_t{128} << 30;
 constexpr size_t kPage = 4096;
 constexpr size_t kHuge = size_t{2} << 20;
 
@@ -27,8 +26,8 @@ void *pointer(uintptr_t address) { return reinterpret_cast<void *>(address); }
     std::abort();
 }
 
-uintptr_t reserve_window() {
-    void *address = mmap(nullptr, kWindow, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+uintptr_t reserve_window(size_t bytes) {
+    void *address = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (address == MAP_FAILED) give_up("mock: cannot reserve address space");
     return integer(address);
 }
@@ -66,35 +65,36 @@ Access::~Access() {
     if (tracker_ != nullptr) tracker_->unpin(*block_);
 }
 
-Tracker::Tracker(std::function<uint64_t()> capacity) : capacity_(std::move(capacity)) {
-    device_window_.base = device_window_.next = reserve_window();
-    host_window_.base = host_window_.next = reserve_window();
+Tracker::Tracker(std::function<uint64_t()> capacity, size_t window)
+    : capacity_(std::move(capacity)), window_(window) {
+    device_window_.base = device_window_.next = reserve_window(window_);
+    host_window_.base = host_window_.next = reserve_window(window_);
     arena_ = memfd_create("seqshift-mock-device", MFD_CLOEXEC);
-    if (arena_ < 0 || ftruncate(arena_, kWindow) != 0) give_up("mock: cannot make the device memory file");
+    if (arena_ < 0 || ftruncate(arena_, window_) != 0) give_up("mock: cannot make the device memory file");
 }
 
 Tracker::~Tracker() {
     for (const auto &[base, block] : blocks_) {
         if (!block->freed && block->kind == Kind::device) munmap(block->data, block->reserved);
     }
-    munmap(pointer(device_window_.base), kWindow);
-    munmap(pointer(host_window_.base), kWindow);
+    munmap(pointer(device_window_.base), window_);
+    munmap(pointer(host_window_.base), window_);
     close(arena_);
 }
 
 bool Tracker::in_window(uintptr_t address) const {
-    return address - device_window_.base < kWindow || address - host_window_.base < kWindow;
+    return address - device_window_.base < window_ || address - host_window_.base < window_;
 }
 
 // Addresses are handed out in ascending order and come round late, so that a stale pointer is found out as long as
 // possible. Returns 0 when live blocks fill the window.
 uintptr_t Tracker::take_range(Window &window, size_t bytes) {
-    const uintptr_t end = window.base + kWindow;
+    const uintptr_t end = window.base + window_;
     uintptr_t start = window.next;
     bool wrapped = false;
     while (true) {
         if (bytes > end - start) {
-            if (wrapped || bytes > kWindow) return 0;
+            if (wrapped || bytes > window_) return 0;
             wrapped = true;
             start = window.base;
         }
@@ -155,7 +155,7 @@ void Tracker::discharge(int32_t device, uint64_t bytes) {
 
 Status Tracker::allocate(int32_t device, size_t size, bool pad, bool huge, void **address) {
     if (size == 0) return failure(CANN_INVALID_PARAM, "size is 0");
-    if (size > kWindow) return failure(CANN_RT_MEMORY_ALLOCATION, "size %zu is beyond any device", size);
+    if (size > window_) return failure(CANN_RT_MEMORY_ALLOCATION, "size %zu is beyond any device", size);
     const size_t padded = align_up(size, 32) + (pad ? 32 : 0);
     auto block = std::make_shared<Block>();
     block->size = size;

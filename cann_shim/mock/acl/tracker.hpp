@@ -73,8 +73,11 @@ class MOCK_SHARED Tracker {
     // Byte that new memory is filled with: neither zero nor a small number in any dtype.
     static constexpr unsigned char kPoison = 0xa5;
 
+    // Address space for device memory, and as much for pinned host memory.
+    static constexpr size_t kWindow = size_t{128} << 30;
+
     // `capacity` gives the bytes of one device.
-    explicit Tracker(std::function<uint64_t()> capacity);
+    explicit Tracker(std::function<uint64_t()> capacity, size_t window = kWindow);
     ~Tracker();
     Tracker(const Tracker &) = delete;
     Tracker &operator=(const Tracker &) = delete;
@@ -127,6 +130,7 @@ class MOCK_SHARED Tracker {
     void unpin(Block &block);
 
     const std::function<uint64_t()> capacity_;
+    const size_t window_;
     mutable std::mutex mutex_;
     std::condition_variable unpinned_;
     Blocks blocks_;
