@@ -615,3 +615,84 @@ static void again(uint32_t rank) {
 }
 
 CASE(communicators_come_and_go) { run_ranks(2, again); }
+
+// A rank is killed at any moment of a transfer, over and over; the other one notices, whatever the memory.
+static int on_registered;
+
+static void transfer_until_killed(uint32_t rank) {
+    enum { BYTES = 2 << 20 };
+    static char tensor[3 * BYTES];
+    void *comm = join_comm(2, rank), *stream = stream_of_rank();
+    char *buffer = tensor;
+    if (on_registered) {
+        OK(REGISTER(tensor, sizeof tensor, (int32_t)rank));
+    } else {
+        buffer = device_buffer(NULL, 3 * BYTES);
+    }
+    int code = 0;
+    shared->count = 1;
+    for (int i = 0; code == 0; ++i) {
+        code = HcclAllGather(buffer, buffer + BYTES, BYTES, HCCL_UINT8, comm, stream);
+        if (code == 0 && i % 4 == 3) code = aclrtSynchronizeStreamWithTimeout(stream, 20000);
+    }
+    CHECK(rank == 0 && (code == 507056 || code == 21));
+    RETURNS(507056, aclrtSynchronizeStream(stream));
+    OK(HcclCommDestroy(comm));
+}
+
+static void kill_in_transfers(void) {
+    srand(1311);
+    printf("seed 1311\n");
+    for (int round = 0; round < 8; ++round) {
+        shared->ready = shared->count = 0;
+        const pid_t first = start_rank(0, transfer_until_killed), second = start_rank(1, transfer_until_killed);
+        while (shared->count == 0) usleep(100);
+        usleep((useconds_t)(rand() % 20000));
+        CHECK(kill(second, SIGKILL) == 0);
+        join_rank(first, 0);
+        join_rank(second, SIGKILL);
+    }
+}
+
+CASE(killed_in_mid_transfer) { kill_in_transfers(); }
+
+CASE(killed_in_mid_transfer_by_bounce) {
+    on_registered = 1;
+    kill_in_transfers();
+}
+
+// A buffer that is freed while its message is under way is an error, even if the bytes have left already.
+static void frees_too_early(uint32_t rank) {
+    void *comm = join_comm(2, rank), *stream = stream_of_rank();
+    void *buffer = filled(64, 1);
+    if (rank == 1) {
+        meet(2);
+        OK(HcclRecv(buffer, 64, HCCL_UINT8, 0, comm, stream));
+        const int code = aclrtSynchronizeStream(stream);
+        CHECK(code == 0 || code == 107020);
+    } else {
+        OK(HcclSend(buffer, 64, HCCL_UINT8, 1, comm, stream));
+        OK(aclrtFree(buffer));
+        meet(2);
+        REFUSED(507000, "use after free", aclrtSynchronizeStream(stream));
+    }
+    meet(4);
+}
+
+CASE(buffer_freed_under_way) {
+    control()->hcclExecTimeoutMs = 2000;
+    run_ranks(2, frees_too_early);
+}
+
+static void alone(uint32_t rank) {
+    void *comm;
+    share_root(rank);
+    const double start = seconds();
+    REFUSED(9, "1 of 2 ranks came in 1000 ms", HcclCommInitRootInfo(2, &shared->root, rank, &comm));
+    CHECK(seconds() - start >= 1);
+}
+
+CASE(connect_timeout_from_environment) {
+    setenv("HCCL_CONNECT_TIMEOUT", "1", 1);
+    run_ranks(1, alone);
+}

@@ -161,6 +161,16 @@ CASE(capacity) {
     REFUSED(100000, "policy", aclrtMalloc(&next, 64, 6));
 }
 
+CASE(capacity_from_environment) {
+    size_t free = 0, total = 0;
+    void *block;
+    setenv("SEQSHIFT_MOCK_DEVICE_MEMORY_MIB", "3", 1);
+    start_device(0);
+    OK(aclrtGetMemInfo(0, &free, &total));
+    CHECK(total == 3 << 20);
+    REFUSED(207001, "out of memory", aclrtMalloc(&block, 2 << 20, 0));
+}
+
 CASE(kinds) {
     char host[64] = {0}, other[64];
     void *stream, *pinned;
@@ -395,6 +405,11 @@ CASE(batches) {
         REFUSED(100000, "5 attributes for 4", run_batch(&batch, 5, in));
         REFUSED(100000, "0 attributes", run_batch(&batch, 0, in));
     }
+    // The newer form has no fail index.
+    Batch newer = make_batch(device, host, 1);
+    OK(MOCK_CALL(int, aclrtMemcpyBatchV2,
+                 (void **, size_t *, void **, size_t *, size_t, aclrtMemcpyBatchAttr *, size_t *, size_t), newer.dsts,
+                 newer.maxs, newer.srcs, newer.sizes, 4, newer.attrs, newer.indexes, 1));
     static void *many[4097];
     static size_t ones[4097];
     Batch batch = make_batch(device, host, 1);
