@@ -3,6 +3,7 @@
 import typer
 
 from seqshift.cli_plan import plan_command
+from seqshift.cli_simulate_routing import SimulateCommand, routing_command
 from seqshift.demo.command import demo
 
 app = typer.Typer(no_args_is_help=True, add_completion=False)
@@ -15,6 +16,7 @@ def root() -> None:
 
 app.command("plan")(plan_command)
 app.command()(demo)
+app.command("simulate", cls=SimulateCommand)(routing_command)
 
 
 def main() -> None:

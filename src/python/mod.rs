@@ -5,6 +5,7 @@ mod engine;
 mod group;
 mod plan;
 mod route;
+mod routing_sim;
 mod telemetry;
 
 use pyo3::prelude::*;
@@ -20,6 +21,8 @@ mod _native {
     use super::plan::plan_core;
     #[pymodule_export]
     use super::route::RouterCore;
+    #[pymodule_export]
+    use super::routing_sim::{routing_presets, simulate_routing};
     #[pymodule_export]
     use super::telemetry::{count_pinned, log_line, reset_stats, stats};
 

@@ -1,1 +1,3 @@
 //! Rollout and routing simulators. Pure.
+
+pub mod routing;

@@ -1,0 +1,133 @@
+"""Studies of the routing simulator: presets, traces, and the table of policies.
+
+The model is described in docs/simulator.md, the fields of a study in `seqshift::sim::routing`.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+from seqshift._native import routing_presets
+from seqshift._native import simulate_routing as _simulate
+
+CHARACTERS_PER_TOKEN = 4
+# Seconds between two turns of a trace that does not say.
+THINK_SECONDS = 1.0
+
+
+def presets() -> dict[str, dict[str, Any]]:
+    """The presets by name, each with `about`, `study` and `published`."""
+    return {preset["name"]: preset for preset in json.loads(routing_presets())}
+
+
+def make_study(
+    preset: str,
+    *,
+    trace: Path | None = None,
+    replicas: int | None = None,
+    sessions: int | None = None,
+    kv_pool_tokens: int | None = None,
+    seeds: int = 5,
+    first_seed: int = 1,
+) -> dict[str, Any]:
+    """A study from a preset, with what is given changed.
+
+    Args:
+        preset: a name of `presets`.
+        trace: sessions to use instead of generated ones, see `read_trace`.
+        replicas: number of replicas.
+        sessions: number of sessions; of a trace the first ones, repeated if there are too few.
+        kv_pool_tokens: tokens that the KV pool of a replica holds.
+        seeds: how many seeds to try.
+        first_seed: the first of them.
+
+    Raises:
+        ValueError: naming the argument.
+    """
+    known = presets()
+    if preset not in known:
+        raise ValueError(f"workload must be one of {', '.join(known)}, not {preset!r}")
+    for name, value in (("replicas", replicas), ("sessions", sessions), ("kv_pool_tokens", kv_pool_tokens)):
+        if value is not None and value < 1:
+            raise ValueError(f"{name} must be at least 1, not {value}")
+    if seeds < 1 or first_seed < 0:
+        raise ValueError(f"seeds must be at least 1 and not negative, not {seeds} from {first_seed}")
+    study = known[preset]["study"]
+    if replicas is not None:
+        study["replicas"] = replicas
+    if sessions is not None:
+        study["workload"]["sessions"] = sessions
+    if kv_pool_tokens is not None:
+        study["model"]["kv_pool_tokens"] = kv_pool_tokens
+    if trace is not None:
+        recorded = read_trace(trace)
+        wanted = len(recorded) if sessions is None else sessions
+        study["trace"] = [recorded[i % len(recorded)] for i in range(wanted)]
+    study["seeds"] = list(range(first_seed, first_seed + seeds))
+    return study
+
+
+def read_trace(path: Path) -> list[dict[str, Any]]:
+    """Sessions from a CSV file.
+
+    Columns: `session`, `context_tokens` and `output_tokens`, or `context_chars` and `output_chars` at four characters
+    per token; `think_seconds` if there is one. Rows of a session are its turns in order.
+
+    Raises:
+        ValueError: naming the file and the column or row.
+    """
+    with open(path, newline="", encoding="utf-8") as file:
+        reader = csv.DictReader(file)
+        columns = reader.fieldnames or []
+        unit = "tokens" if "context_tokens" in columns else "chars"
+        scale = 1 if unit == "tokens" else CHARACTERS_PER_TOKEN
+        needed = ("session", f"context_{unit}", f"output_{unit}")
+        for column in needed:
+            if column not in columns:
+                raise ValueError(f"{path}: no column {column}; sessions need {', '.join(needed)}")
+        sessions: dict[str, list[dict[str, float]]] = {}
+        for number, row in enumerate(reader, start=2):
+            try:
+                turn = {
+                    "context": max(1.0, float(row[needed[1]]) / scale),
+                    "output": max(1.0, float(row[needed[2]]) / scale),
+                    "think_seconds": float(row.get("think_seconds") or THINK_SECONDS),
+                }
+            except (TypeError, ValueError):
+                raise ValueError(f"{path}, line {number}: not a number in {row}") from None
+            sessions.setdefault(row["session"], []).append(turn)
+    if not sessions:
+        raise ValueError(f"{path}: no sessions")
+    return [{"turns": turns} for turns in sessions.values()]
+
+
+def compare(study: dict[str, Any]) -> dict[str, Any]:
+    """The table of policies: `mean_context` and `rows`, the first of which is "sticky".
+
+    A row has `policy`, `generation_seconds`, `paired_change` (of the generation time against the first row on the same
+    sessions), `prefix_hit_rate`, `kept`, `broken`, `queue_skew` and `starvation`; medians over the seeds.
+    """
+    return json.loads(_simulate(json.dumps(study)))
+
+
+def suggest_margin(study: dict[str, Any]) -> dict[str, Any]:
+    """The `affinity_break_margin` with the least generation time, None to leave pins alone, and the `report` of all.
+
+    Among margins that are equally good within 0.2 % the largest is taken: it moves the fewest conversations.
+    """
+    return json.loads(_simulate(json.dumps(study), suggest=True))
+
+
+def beside_published(seeds: int = 15) -> list[dict[str, Any]]:
+    """Margin 2 in the four settings with published figures: `name`, `published`, and both rows of the simulator."""
+    result = []
+    for name, preset in presets().items():
+        if preset["published"] is None:
+            continue
+        study = make_study(name, seeds=seeds)
+        sticky, margin = json.loads(_simulate(json.dumps(study), margin=2.0))["rows"]
+        result.append({"name": name, "published": preset["published"], "sticky": sticky, "margin_2": margin})
+    return result
