@@ -185,6 +185,7 @@ mod tests {
     fn sessions_have_the_published_turn_counts_and_the_wanted_context() {
         let workload = Workload {
             sessions: 20_000,
+            mean_context: Some(8_700.0),
             ..Workload::default()
         };
         let sessions = workload.sample(7);
