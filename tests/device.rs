@@ -71,8 +71,8 @@ fn streams_wait_for_events_of_others_and_keep_order() {
     let middle = DeviceBuffer::new(&runtime, length).expect("memory");
     let host = HostBuffer::new(&runtime, length).expect("memory");
     let (start, copied) = (
-        Event::new(&runtime).expect("one"),
-        Event::new(&runtime).expect("two"),
+        Event::timed(&runtime).expect("one"),
+        Event::timed(&runtime).expect("two"),
     );
     first.record(&start).expect("recorded");
     // SAFETY: all buffers outlive the wait below.

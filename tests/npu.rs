@@ -103,7 +103,7 @@ fn pinned_memory_events_and_time() {
     let length = 256 << 20;
     let device = DeviceBuffer::new(&runtime, length).expect("memory");
     let host = HostBuffer::new(&runtime, length).expect("pinned memory");
-    let events = [0; 2].map(|_| Event::new(&runtime).expect("an event"));
+    let events = [0; 2].map(|_| Event::timed(&runtime).expect("an event"));
     stream.record(&events[0]).expect("recorded");
     let start = Instant::now();
     // SAFETY: both buffers outlive the wait.

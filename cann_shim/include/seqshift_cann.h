@@ -120,7 +120,9 @@ typedef void (*CannCallback)(void *userData);
 #define CANN_STREAM_COMPLETE 0
 #define CANN_STREAM_NOT_READY 1
 
+/* Waits of other streams need SYNC, tracking by the host STREAM_PROGRESS, elapsed time TIME_LINE. */
 #define CANN_EVENT_FLAG_SYNC 0x1
+#define CANN_EVENT_FLAG_STREAM_PROGRESS 0x2
 #define CANN_EVENT_FLAG_TIME_LINE 0x8
 #define CANN_STREAM_FLAG_FAST_LAUNCH 0x1
 #define CANN_STREAM_FLAG_FAST_SYNC 0x2

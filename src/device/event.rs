@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::{DeviceError, Runtime, acl, milliseconds};
 use crate::ffi;
 
-/// A mark that a stream passes; it can be waited for and keeps the time.
+/// A mark that a stream passes.
 #[derive(Debug)]
 pub struct Event {
     runtime: Arc<Runtime>,
@@ -19,16 +19,32 @@ unsafe impl Send for Event {}
 unsafe impl Sync for Event {}
 
 impl Event {
-    /// A new event, not recorded yet.
+    /// A new event, not recorded yet. Streams and the host can wait for it.
     pub fn new(runtime: &Arc<Runtime>) -> Result<Self, DeviceError> {
+        Self::with_flags(
+            runtime,
+            ffi::CANN_EVENT_FLAG_SYNC | ffi::CANN_EVENT_FLAG_STREAM_PROGRESS,
+        )
+    }
+
+    /// A new event that also keeps the time, which makes it slower.
+    pub fn timed(runtime: &Arc<Runtime>) -> Result<Self, DeviceError> {
+        Self::with_flags(
+            runtime,
+            ffi::CANN_EVENT_FLAG_SYNC
+                | ffi::CANN_EVENT_FLAG_STREAM_PROGRESS
+                | ffi::CANN_EVENT_FLAG_TIME_LINE,
+        )
+    }
+
+    fn with_flags(runtime: &Arc<Runtime>, flags: i32) -> Result<Self, DeviceError> {
         runtime.bind()?;
         let mut raw = std::ptr::null_mut();
-        let flags = (ffi::CANN_EVENT_FLAG_SYNC | ffi::CANN_EVENT_FLAG_TIME_LINE) as u32;
         // SAFETY: `raw` lives.
         unsafe {
             acl!(
                 runtime.symbols(),
-                aclrtCreateEventExWithFlag(&mut raw, flags)
+                aclrtCreateEventExWithFlag(&mut raw, flags as u32)
             )
         }?;
         Ok(Self {
@@ -79,7 +95,7 @@ impl Event {
         Ok(status == ffi::CANN_RECORDED_COMPLETE)
     }
 
-    /// Device time from `earlier` to this event; both complete.
+    /// Device time from `earlier` to this event; both complete and made by [`timed`](Self::timed).
     pub fn since(&self, earlier: &Event) -> Result<Duration, DeviceError> {
         self.runtime.bind()?;
         let mut milliseconds = 0.0_f32;
