@@ -1,8 +1,9 @@
 //! Exchange of KV blocks between two processes on the mock, beside a plain copy of the same bytes.
 //!
-//! Two sequences move from rank 0 to rank 1: 64 layers of keys and values, scattered blocks. Printed
-//! are medians of seven runs on the receiving rank, which is the busier one, and their ratio to one
-//! thread's copy between buffers out of cache, in the same run. `make bench` builds the mock first.
+//! Two sequences move from rank 0 to rank 1: 64 layers of keys and values, scattered blocks.
+//! Printed are medians of seven runs on the receiving rank, which is the busier one, and their
+//! ratio to one thread's copy between buffers out of cache, in the same run. `make bench` builds
+//! the mock first.
 
 use std::io::{Read, Write};
 use std::path::PathBuf;

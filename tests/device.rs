@@ -1,6 +1,7 @@
-//! Contract of the device layer: what is enqueued on a stream runs in order and asynchronously; every
-//! wait keeps its limit; errors carry the symbol, the raw code and CANN's own message; a runtime in a
-//! process where CANN runs already is no owner; nothing that is dropped is left behind.
+//! Contract of the device layer: what is enqueued on a stream runs in order and asynchronously;
+//! every wait keeps its limit; errors carry the symbol, the raw code and CANN's own message; a
+//! runtime in a process where CANN runs already is no owner; nothing that is dropped is left
+//! behind.
 
 mod support;
 

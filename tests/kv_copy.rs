@@ -1,6 +1,7 @@
-//! Contract of gather and scatter: on any layout, staging memory gets exactly the bytes of the listed
-//! blocks in their order, and scattering writes exactly these bytes of exactly these blocks; adjacent
-//! blocks cost one copy; a CANN without two-dimensional copies on the device gives the same bytes.
+//! Contract of gather and scatter: on any layout, staging memory gets exactly the bytes of the
+//! listed blocks in their order, and scattering writes exactly these bytes of exactly these blocks;
+//! adjacent blocks cost one copy; a CANN without two-dimensional copies on the device gives the
+//! same bytes.
 
 mod support;
 

@@ -1,7 +1,7 @@
-//! Contract of an exchange that goes wrong: a failure of one rank's own copies fails only the moves it
-//! concerns, and the peers' other moves are well; wrong bytes show in the digests; a failure of the
-//! transport fails all moves of a rank, by the deadline at the latest, says why, and leaves nothing
-//! that could touch the cache; afterwards a new communicator serves.
+//! Contract of an exchange that goes wrong: a failure of one rank's own copies fails only the moves
+//! it concerns, and the peers' other moves are well; wrong bytes show in the digests; a failure of
+//! the transport fails all moves of a rank, by the deadline at the latest, says why, and leaves
+//! nothing that could touch the cache; afterwards a new communicator serves.
 
 mod support;
 
@@ -14,8 +14,8 @@ use support::cache::Cache;
 use support::fault::{Fault, Faults};
 use support::{LONG, Rank, deadline, group, runtime};
 
-/// Rank 0 sends two moves to rank 1: its blocks 0 to 3 to 8 to 11, and 4 to 7 to 12 to 15. Each is one
-/// gather and one scatter.
+/// Rank 0 sends two moves to rank 1: its blocks 0 to 3 to 8 to 11, and 4 to 7 to 12 to 15. Each is
+/// one gather and one scatter.
 struct Pair {
     cache: Cache,
     stream: Stream,

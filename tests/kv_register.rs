@@ -1,5 +1,5 @@
-//! Contract: a cache in ordinary memory serves like one on the device while it is registered with the
-//! mock, whatever memory its sub-caches share, and no longer.
+//! Contract: a cache in ordinary memory serves like one on the device while it is registered with
+//! the mock, whatever memory its sub-caches share, and no longer.
 
 mod support;
 

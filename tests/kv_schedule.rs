@@ -1,7 +1,7 @@
 //! Contract of the cut into chunks and rounds: both ends of a pair derive the same chunks from the
-//! numbers of blocks; each byte of each move travels exactly once; no round needs more staging memory
-//! than there is; and ranks that go through their rounds in order never wait for each other in a
-//! circle, whatever moves there are.
+//! numbers of blocks; each byte of each move travels exactly once; no round needs more staging
+//! memory than there is; and ranks that go through their rounds in order never wait for each other
+//! in a circle, whatever moves there are.
 
 use proptest::prelude::*;
 use seqshift::kv::schedule::{Chunk, Cut, Round, rounds};

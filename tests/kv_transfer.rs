@@ -1,6 +1,6 @@
-//! Contract of an exchange: after it, every moved block has at the destination the bytes it had at the
-//! source, every other byte of the cache is as before, both ends computed the same digest, and staging
-//! memory never exceeded its bound, however small that is.
+//! Contract of an exchange: after it, every moved block has at the destination the bytes it had at
+//! the source, every other byte of the cache is as before, both ends computed the same digest, and
+//! staging memory never exceeded its bound, however small that is.
 
 mod support;
 

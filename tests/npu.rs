@@ -1,6 +1,7 @@
-//! What only an NPU can show (docs/npu-checklist.md). Runs with `SEQSHIFT_TEST_NPU=1`, on the CANN that
-//! the environment selects and devices 0 and 1; says that it skips otherwise. It also runs on the mock
-//! with `SEQSHIFT_CANN_LIB_DIR` set to it, which shows that the tests themselves are right.
+//! What only an NPU can show (docs/npu-checklist.md). Runs with `SEQSHIFT_TEST_NPU=1`, on the CANN
+//! that the environment selects and devices 0 and 1; says that it skips otherwise. It also runs on
+//! the mock with `SEQSHIFT_CANN_LIB_DIR` set to it, which shows that the tests themselves are
+//! right.
 
 #[path = "support/cache.rs"]
 mod cache;
@@ -233,8 +234,8 @@ fn blocks_cross_between_two_devices() {
     });
 }
 
-/// A peer that never comes: the wait ends, the stream is aborted, and a new communicator works in the
-/// same process.
+/// A peer that never comes: the wait ends, the stream is aborted, and a new communicator works in
+/// the same process.
 #[test]
 fn an_absent_peer_is_given_up_and_a_new_communicator_works() {
     if !enabled("an_absent_peer_is_given_up_and_a_new_communicator_works") {

@@ -1,5 +1,5 @@
-//! Contract: the symbol table is filled from the first place that has all mandatory symbols; optional
-//! ones are taken one by one; a failure is an error that lists everything that was tried.
+//! Contract: the symbol table is filled from the first place that has all mandatory symbols;
+//! optional ones are taken one by one; a failure is an error that lists everything that was tried.
 
 use std::ffi::CStr;
 use std::path::{Path, PathBuf};

@@ -83,8 +83,8 @@ unsafe impl Send for Handle {}
 
 /// A communicator: the same calls in the same order on every rank.
 ///
-/// Bytes travel as `uint8`, whatever they mean. A call that fails, or does not finish in time, breaks
-/// the communicator: all later calls return [`CollectiveError::Broken`].
+/// Bytes travel as `uint8`, whatever they mean. A call that fails, or does not finish in time,
+/// breaks the communicator: all later calls return [`CollectiveError::Broken`].
 #[derive(Debug)]
 pub struct Communicator {
     runtime: Arc<Runtime>,
@@ -276,8 +276,8 @@ impl Communicator {
         Ok(offsets)
     }
 
-    /// Enqueues sends and receives that run together. Each send must be met by the peer's receive of
-    /// the same length, in the same order per pair of ranks.
+    /// Enqueues sends and receives that run together. Each send must be met by the peer's receive
+    /// of the same length, in the same order per pair of ranks.
     ///
     /// # Safety
     /// The ranges are device memory, and stay valid and untouched by others until the stream has
@@ -322,8 +322,8 @@ impl Communicator {
         super::error::check(symbols, "HcclGetCommAsyncError", status)
     }
 
-    /// Waits for all work enqueued on the stream, with an eye on the links. A failure, or the limit,
-    /// breaks the communicator and aborts the stream.
+    /// Waits for all work enqueued on the stream, with an eye on the links. A failure, or the
+    /// limit, breaks the communicator and aborts the stream.
     pub fn wait(
         &self,
         what: &'static str,

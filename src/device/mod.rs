@@ -4,8 +4,8 @@
 //!
 //! A [`Runtime`] is shared by everything made from it, so CANN outlives its objects. Work on a
 //! [`Stream`] is asynchronous: memory handed to it must live, and must not be touched, until the
-//! stream has passed it. Functions that enqueue such work are `unsafe`; all others wait. Dropping an
-//! object never panics and never waits: what CANN refuses is logged.
+//! stream has passed it. Functions that enqueue such work are `unsafe`; all others wait. Dropping
+//! an object never panics and never waits: what CANN refuses is logged.
 
 mod buffer;
 mod error;

@@ -61,8 +61,8 @@ impl BlockCopier {
     /// when earlier ones may be under way.
     ///
     /// # Safety
-    /// The sub-cache describes device memory of the stream's device, `staging` is `capacity` bytes of
-    /// it, and both stay valid and untouched by others until the stream has passed the copies.
+    /// The sub-cache describes device memory of the stream's device, `staging` is `capacity` bytes
+    /// of it, and both stay valid and untouched by others until the stream has passed the copies.
     pub unsafe fn copy(
         &mut self,
         direction: Direction,

@@ -322,8 +322,8 @@ impl<'a> Exchange<'a> {
         });
         let items: Vec<_> = sends.chain(receives).collect();
         let lane = &mut self.lanes.send;
-        // SAFETY: chunks lie within staging memory, which lives as long as the transfer; the half is
-        // not used again before this lane's event is waited for.
+        // SAFETY: chunks lie within staging memory, which lives as long as the transfer; the half
+        // is not used again before this lane's event is waited for.
         unsafe { self.communicator.batch_send_recv(&items, &lane.stream) }
             .map_err(|error| error.to_string())?;
         lane.record(half).map_err(|error| error.to_string())

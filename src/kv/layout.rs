@@ -98,8 +98,8 @@ pub struct LayoutError {
     pub expected: String,
 }
 
-/// The KV cache of one rank: layers of sub-caches, any number of each. Block ids are the same in all
-/// of them.
+/// The KV cache of one rank: layers of sub-caches, any number of each. Block ids are the same in
+/// all of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KvLayout {
     layers: Vec<usize>,

@@ -6,11 +6,12 @@ use super::{KvLayout, SubCache};
 use crate::device::{DeviceError, Registration, Runtime};
 
 /// Registers the memory of all sub-caches with the mock; nothing where the loaded CANN is not the
-/// mock, since the cache is in device memory then. Sub-caches that share memory, such as the keys and
-/// values of one stacked tensor, are registered together. Unregistered on drop.
+/// mock, since the cache is in device memory then. Sub-caches that share memory, such as the keys
+/// and values of one stacked tensor, are registered together. Unregistered on drop.
 ///
 /// # Errors
-/// [`DeviceError::Call`] if the mock refuses, as it does when part of the memory is its own already.
+/// [`DeviceError::Call`] if the mock refuses, as it does when part of the memory is its own
+/// already.
 ///
 /// # Safety
 /// The memory that the layout describes stays allocated for as long as the returned values.
@@ -28,8 +29,8 @@ pub unsafe fn register(
     Ok(registrations)
 }
 
-/// The memory of all blocks as disjoint ranges of addresses. Ranges that only touch stay apart: they
-/// may be different allocations.
+/// The memory of all blocks as disjoint ranges of addresses. Ranges that only touch stay apart:
+/// they may be different allocations.
 fn ranges(sub_caches: &[SubCache]) -> Vec<(u64, u64)> {
     let end = |cache: &SubCache| cache.base + (cache.blocks - 1) * cache.stride + cache.length;
     let mut all: Vec<_> = sub_caches

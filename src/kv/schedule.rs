@@ -4,9 +4,10 @@
 //! The moves from one rank to another form one stream of bytes: move after move, in each sub-cache
 //! after sub-cache in canonical order, in each block after block. The stream is cut into chunks of
 //! one fixed size. Peers are taken in groups by their distance, `(to - from) mod ranks`; within a
-//! group, round `k` carries the `k`-th chunk of every pair that has one. All ranks go through groups
-//! and rounds in the same order, so a rank that waits for a peer waits for one that is behind, and
-//! the rank furthest behind waits for nobody: no deadlock, whatever moves each rank knows of.
+//! group, round `k` carries the `k`-th chunk of every pair that has one. All ranks go through
+//! groups and rounds in the same order, so a rank that waits for a peer waits for one that is
+//! behind, and the rank furthest behind waits for nobody: no deadlock, whatever moves each rank
+//! knows of.
 
 use std::ops::Range;
 

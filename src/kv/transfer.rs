@@ -158,7 +158,8 @@ impl Transfer {
     ///
     /// # Safety
     /// The layout describes memory of the runtime's device that stays valid until the layout is
-    /// replaced or the transfer is dropped. While an exchange runs, nobody touches the blocks moved.
+    /// replaced or the transfer is dropped. While an exchange runs, nobody touches the blocks
+    /// moved.
     pub unsafe fn new(
         runtime: &Arc<Runtime>,
         layout: KvLayout,
