@@ -15,6 +15,10 @@ from seqshift.session import Session, join
 
 __all__ = ["disable_rollout_rebalance", "enable_rollout_rebalance"]
 
+# Attributes of an engine and of its output processor.
+_SESSION = "_seqshift_session"
+_ADAPTER = "_seqshift_adapter"
+
 _lock = threading.Lock()
 _installed: _Installed | None = None
 
@@ -25,9 +29,8 @@ class _Installed:
     def __init__(self, vllm: Any, config: RolloutRebalanceConfig) -> None:
         self.vllm = vllm
         self.config = config
-        # None stands for an engine that the feature is off for.
-        self.sessions: weakref.WeakKeyDictionary[Any, Session | None] = weakref.WeakKeyDictionary()
-        self.processors: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+        # An engine that has been seen carries its session (or None, where the feature is off), which dies with it.
+        self.engines: weakref.WeakSet[Any] = weakref.WeakSet()
         with ExitStack() as hooks:
             for one in self._hooks():
                 hooks.callback(one.remove)
@@ -47,17 +50,18 @@ class _Installed:
 
     def remove(self) -> None:
         self._hooks_in.close()
-        for session in list(self.sessions.values()):
+        for engine in list(self.engines):
+            session = engine.__dict__.pop(_SESSION, None)
             if session is not None:
+                del engine.output_processor.__dict__[_ADAPTER]
                 session.close()
-        self.sessions.clear()
-        self.processors.clear()
+        self.engines.clear()
 
     def session(self, engine: Any) -> Session | None:
         """The engine's session; made at its first sight, which all ranks of a group come to together."""
-        if engine not in self.sessions:
+        if _SESSION not in engine.__dict__:
             self._engine_made(engine)
-        return self.sessions[engine]
+        return engine.__dict__[_SESSION]
 
     # --- Engine construction ---
 
@@ -68,14 +72,14 @@ class _Installed:
 
     def _llm_made(self, llm: Any, *_args: Any, **_kwargs: Any) -> None:
         engine = llm.llm_engine
-        if not isinstance(engine, self.vllm.LLMEngine) and engine not in self.sessions:
-            self.sessions[engine] = None
+        if not isinstance(engine, self.vllm.LLMEngine):
             log.warning(
                 "rebalancing is off for this engine: it is a V0 engine; set VLLM_USE_V1=1 before importing vllm"
             )
 
     def _engine_made(self, engine: Any, *_args: Any, **_kwargs: Any) -> None:
-        self.sessions[engine] = None
+        engine.__dict__[_SESSION] = None
+        self.engines.add(engine)
         facts = self.vllm.group_facts(engine, self.config.graph_batch_sizes)
         if facts is None:
             log.info("rebalancing is off for this engine: it has no DP group in this process")
@@ -86,8 +90,8 @@ class _Installed:
 
         session = join(facts, make_state, self.config)
         if session is not None:
-            self.sessions[engine] = session
-            self.processors[engine.output_processor] = session.adapter
+            engine.__dict__[_SESSION] = session
+            engine.output_processor.__dict__[_ADAPTER] = session.adapter
             weakref.finalize(engine, session.close)
 
     # --- The step loop ---
@@ -110,7 +114,7 @@ class _Installed:
         return session.unfinished(lambda flag: original(engine, flag))
 
     def _process_outputs(self, original: Any, processor: Any, outputs: list, *args: Any, **kwargs: Any) -> Any:
-        adapter = self.processors.get(processor)
+        adapter = processor.__dict__.get(_ADAPTER)
         if adapter is None:
             return original(processor, outputs, *args, **kwargs)
         stopped = adapter.divert(outputs) if adapter.foreign else ()

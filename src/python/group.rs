@@ -209,8 +209,8 @@ impl PyGroup {
         lock(&self.pace).restart();
     }
 
-    /// Whether a check is made now, after `step` steps. `slots` is the group vector
-    /// of `count_slot`, by rank; only the adaptive trigger looks at it.
+    /// Whether the adaptive trigger wants a check now, after `step` steps. `slots` is
+    /// the group vector of `count_slot`, by rank.
     fn observe(&self, step: u64, slots: Vec<i32>) -> bool {
         let group: Vec<RankCount> = slots.into_iter().map(RankCount::from_slot).collect();
         lock(&self.pace).observe(step, &group, Instant::now())
