@@ -53,6 +53,7 @@ test-mock-sanitized: $(VENV)/tools.stamp
 	done
 
 bench: build bed
+	$(MAKE) --silent -C cann_shim/mock OUT=$(CURDIR)/$(MOCK_DIR) OBJ=$(CURDIR)/build/mock bench
 	$(CARGO) bench
 	$(BIN)/python benches/router.py
 
