@@ -1,0 +1,130 @@
+//! A KV channel that copies blocks between the memories of threads.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Instant;
+
+use seqshift::collective::control::Mesh;
+use seqshift::migrate::channel::{KvChannel, KvMove, KvOutcome, KvReport};
+use seqshift::wire::frame::Kind;
+
+use super::engine::{Block, Memory, mix};
+use super::faults::{Faults, Point};
+
+/// Packets by source and destination rank.
+type Mail = HashMap<(u32, u32), VecDeque<Vec<Block>>>;
+
+/// What is on its way among the same shard of all ranks.
+#[derive(Default)]
+pub struct Fabric {
+    mail: Mutex<Mail>,
+    arrived: Condvar,
+}
+
+pub struct FakeKv {
+    pub rank: u32,
+    pub memory: Memory,
+    pub fabric: Arc<Fabric>,
+    pub faults: Faults,
+    pub broken: bool,
+}
+
+fn failed(why: &str) -> KvOutcome {
+    KvOutcome {
+        digest: None,
+        error: Some(why.into()),
+    }
+}
+
+fn digest(blocks: &[Block]) -> Option<u64> {
+    Some(blocks.iter().flatten().fold(1, |sum, slot| mix(sum, *slot)))
+}
+
+impl FakeKv {
+    fn send(&self, to: u32, blocks: &[u32]) -> KvOutcome {
+        let memory = self.memory.lock().unwrap();
+        let mut packet: Vec<Block> = blocks.iter().map(|b| memory[*b as usize]).collect();
+        let mut outcome = KvOutcome {
+            digest: digest(&packet),
+            error: None,
+        };
+        if self.faults.fires(Point::Gather) {
+            packet.fill(Block::default());
+            outcome = failed("gather");
+        }
+        if self.faults.fires(Point::Damage) {
+            packet[0][0] ^= 1;
+        }
+        let mut mail = self.fabric.mail.lock().unwrap();
+        mail.entry((self.rank, to)).or_default().push_back(packet);
+        self.fabric.arrived.notify_all();
+        outcome
+    }
+
+    fn receive(&self, from: u32, blocks: &[u32], deadline: Instant) -> Option<KvOutcome> {
+        let mut mail = self.fabric.mail.lock().unwrap();
+        let packet = loop {
+            if let Some(packet) = mail.entry((from, self.rank)).or_default().pop_front() {
+                break packet;
+            }
+            let left = deadline.checked_duration_since(Instant::now())?;
+            mail = self.fabric.arrived.wait_timeout(mail, left).unwrap().0;
+        };
+        if self.faults.fires(Point::Scatter) {
+            return Some(failed("scatter"));
+        }
+        assert_eq!(packet.len(), blocks.len(), "a packet for another move");
+        let mut memory = self.memory.lock().unwrap();
+        for (block, content) in blocks.iter().zip(&packet) {
+            memory[*block as usize] = *content;
+        }
+        Some(KvOutcome {
+            digest: digest(&packet),
+            error: None,
+        })
+    }
+}
+
+impl KvChannel for FakeKv {
+    fn broken(&self) -> bool {
+        self.broken
+    }
+
+    fn restore(&mut self, control: &mut Mesh, deadline: Instant) -> Result<(), String> {
+        let to_me = |(_, to): &(u32, u32)| *to == self.rank;
+        self.fabric.mail.lock().unwrap().retain(|k, _| !to_me(k));
+        // Whoever takes part has emptied its mail.
+        control
+            .all_gather(Kind::Root, &[], deadline)
+            .map_err(|e| e.to_string())?;
+        self.broken = self.faults.fires(Point::Restore);
+        if self.broken {
+            return Err("restore".into());
+        }
+        Ok(())
+    }
+
+    fn exchange(&mut self, outbound: &[KvMove], inbound: &[KvMove], deadline: Instant) -> KvReport {
+        self.broken |= self.faults.fires(Point::Break);
+        let mut report = KvReport {
+            broken: self.broken,
+            ..KvReport::default()
+        };
+        if self.broken {
+            report.outbound = vec![failed("broken"); outbound.len()];
+            report.inbound = vec![failed("broken"); inbound.len()];
+            return report;
+        }
+        for one in outbound {
+            report.outbound.push(self.send(one.peer, &one.blocks));
+            report.bytes += (one.blocks.len() * size_of::<Block>()) as u64;
+        }
+        for one in inbound {
+            let outcome = self.receive(one.peer, &one.blocks, deadline);
+            self.broken |= outcome.is_none();
+            report.inbound.push(outcome.unwrap_or(failed("stalled")));
+        }
+        report.broken = self.broken;
+        report
+    }
+}
