@@ -113,6 +113,46 @@ def test_a_v0_engine(bed):
     assert "V0" in found[0]
 
 
+# What makes an engine unfit -> a word of the reason.
+UNFIT = {
+    "pipeline": "pipeline parallelism",
+    "speculative": "speculative decoding",
+    "groups": "one group of full attention",
+    "process": "another process",
+    "workers": "other processes",
+}
+
+
+def unfit_engines(ctx):
+    """The reasons that the adapter gives for one real engine, changed in one way after the other."""
+    from unittest.mock import patch
+
+    from seqshift.adapters import vllm_0_9_1
+
+    engine = make_llm(ctx).llm_engine
+    config, core = engine.vllm_config, engine.engine_core.engine_core
+    changes = {
+        "pipeline": patch.object(config.parallel_config, "pipeline_parallel_size", 2),
+        "speculative": patch.object(config, "speculative_config", object()),
+        "groups": patch.object(core.scheduler.kv_cache_config, "kv_cache_groups", [object(), object()]),
+        "process": patch.object(engine, "engine_core", object()),
+        "workers": patch.object(core, "model_executor", object()),
+    }
+    reasons = {"none": vllm_0_9_1.group_facts(engine, [4]).unfit}
+    for name, change in changes.items():
+        with change:
+            reasons[name] = vllm_0_9_1.group_facts(engine, [4]).unfit
+    return reasons
+
+
+def test_engines_of_other_kinds_are_unfit(bed):
+    for reasons in bed.run(unfit_engines):
+        assert reasons.pop("none") is None
+        assert reasons.keys() == UNFIT.keys()
+        for name, words in UNFIT.items():
+            assert words in reasons[name], name
+
+
 def bad_settings(ctx):
     import seqshift
 

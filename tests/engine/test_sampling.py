@@ -16,6 +16,7 @@ CASES = [
     Case("seeded", {"one_seed": True}, OFTEN, "shuffle"),
     Case("several", {}, OFTEN, "shuffle"),
     Case("several", {}, OFTEN, "pingpong"),
+    Case("texts", {}, OFTEN, "shuffle"),
 ]
 
 
