@@ -102,12 +102,17 @@ def test_once_landed_they_are_evicted():
     assert balancer.get_status()["pinned_conversations"] == 4
 
 
-def test_conversations_that_are_over_are_forgotten_without_a_limit_too():
+@pytest.mark.parametrize("with_id", [True, False])
+def test_conversations_that_are_over_are_forgotten_without_a_limit_too(with_id):
     balancer = AffinityRouter(POOL, seed=1)
-    for i in range(700_000):
+    for i in range(len(POOL)):
+        # No server ever empties.
+        balancer.acquire_server(f"forever-{i}")
+    for i in range(600_000):
         server, _ = balancer.acquire_server(f"once-{i}")
-        balancer.release_server(server, f"once-{i}")
-    assert balancer.get_status()["pinned_conversations"] <= 2**18 + 1
+        balancer.release_server(server, f"once-{i}" if with_id else None)
+    assert balancer.get_total_inflight() == len(POOL)
+    assert balancer.get_status()["pinned_conversations"] <= 2**18 + 1 + len(POOL)
 
 
 MEASURE = """

@@ -83,7 +83,8 @@ struct Conversation {
     pin: Pin,
     /// Last activity.
     stamp: u64,
-    /// Last activity as the queue has it; 0: the entry is free.
+    /// Place in the queue: last activity as the queue has it, or when it was last found in use. 0:
+    /// the entry is free.
     queued: u64,
 }
 
@@ -288,10 +289,10 @@ impl Conversations {
                 break;
             };
             self.drop_over(candidate, servers);
-            if self.entries[candidate as usize].flight.count > 0 {
-                // In use: as good as just used.
-                self.entries[candidate as usize].stamp = self.retention.now();
-                self.requeue(candidate);
+            if self.is_in_use(candidate, servers) {
+                // As good as just used.
+                self.entries[candidate as usize].queued = self.retention.now();
+                self.enqueue(candidate);
             } else {
                 let was_kept = !self.entries[candidate as usize].on_probation;
                 self.forget(candidate);
@@ -301,6 +302,29 @@ impl Conversations {
             }
         }
         self.compact();
+    }
+
+    /// Whether a conversation is in flight. Where requests come back without an id, its own are
+    /// taken as over after so long that memory would grow otherwise.
+    fn is_in_use(&self, index: u32, servers: &Servers) -> bool {
+        let entry = &self.entries[index as usize];
+        let mut flight = entry.flight;
+        let mut link = entry.further;
+        while flight.count > 0 {
+            let is_known = servers.knows_requests(flight.slot, flight.epoch);
+            if is_known || !self.retention.is_long_idle(entry.stamp) {
+                return true;
+            }
+            let Some(Further {
+                flight: next,
+                next: after,
+            }) = self.further.get(link as usize)
+            else {
+                break;
+            };
+            (flight, link) = (*next, *after);
+        }
+        false
     }
 
     /// Drops all pins; what is in flight stays known. Returns the number of pins dropped.
@@ -319,7 +343,7 @@ impl Conversations {
 
     /// Whether the conversation that was idle for longest may be forgotten.
     fn oldest_is_over(&mut self) -> bool {
-        // The queue never has an entry as more recent than it is.
+        // Whatever the queue has in front was active then or later, or was found in use.
         let may_be = |r: &Retention, q: &Queue| q.peek().is_some_and(|Reverse(f)| r.is_over(f.0));
         may_be(&self.retention, &self.kept)
             && self
@@ -333,7 +357,7 @@ impl Conversations {
             let Reverse((queued, index)) = *self.queue(on_probation).peek()?;
             let entry = &self.entries[index as usize];
             let in_queue = entry.queued == queued && entry.on_probation == on_probation;
-            if in_queue && entry.stamp == queued {
+            if in_queue && entry.stamp <= queued {
                 return Some(index);
             }
             self.queue(on_probation).pop();

@@ -108,12 +108,17 @@ impl Retention {
         self.loss > TOO_SMALL
     }
 
+    /// Whether a conversation last active at `stamp` has been idle for as long as any is kept.
+    pub(super) fn is_long_idle(&self, stamp: u64) -> bool {
+        self.clock.saturating_sub(stamp) > UNLIMITED_IDLE
+    }
+
     /// Whether a conversation last active at `stamp` may be forgotten.
     pub(super) fn is_over(&self, stamp: u64) -> bool {
         let idle = self.clock.saturating_sub(stamp);
         match self.limit {
             None => {
-                idle > UNLIMITED_IDLE && idle as f64 > OVER_AFTER_GAPS_UNLIMITED * self.mean_gap
+                self.is_long_idle(stamp) && idle as f64 > OVER_AFTER_GAPS_UNLIMITED * self.mean_gap
             }
             Some(_) => !self.is_too_small() || idle as f64 > OVER_AFTER_GAPS * self.mean_gap,
         }

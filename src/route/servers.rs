@@ -118,6 +118,12 @@ impl Servers {
         }
     }
 
+    /// Whether the requests of this epoch that have come back are known one by one, so that those
+    /// on record are certainly out.
+    pub(super) fn knows_requests(&self, slot: u32, epoch: u32) -> bool {
+        self.standing(slot, epoch) == Standing::Current && !self.slots[slot as usize].anonymous
+    }
+
     pub(super) fn acquired(&mut self, slot: u32) {
         self.slots[slot as usize].outstanding += 1;
     }
