@@ -105,13 +105,13 @@ class _Installed:
         session = self.session(engine)
         if session is None:
             return original(engine)
-        return session.step(lambda: original(engine))
+        return session.step(original, engine)
 
     def _unfinished(self, original: Any, engine: Any, has_unfinished: bool) -> bool:
         session = self.session(engine)
         if session is None:
             return original(engine, has_unfinished)
-        return session.unfinished(lambda flag: original(engine, flag))
+        return session.unfinished(original, engine)
 
     def _process_outputs(self, original: Any, processor: Any, outputs: list, *args: Any, **kwargs: Any) -> Any:
         adapter = processor.__dict__.get(_ADAPTER)

@@ -31,7 +31,9 @@ class Session:
     def __init__(self, adapter: Any, group: _native.Group, config: RolloutRebalanceConfig) -> None:
         self.adapter = adapter
         self.group = group
-        self.config = config
+        self.max_failures = config.max_failures
+        self.adaptive = config.trigger == "adaptive"
+        self.check_interval = config.check_interval
         self.steps = 0
         self.faults = 0
         self.checking = True
@@ -49,7 +51,7 @@ class Session:
         self._due = False
         self.group.restart()
 
-    def step(self, original: Callable[[], list]) -> list:
+    def step(self, original: Callable[[Any], list], engine: Any) -> list:
         """One engine step."""
         if self._delivering:
             self._delivering = False
@@ -60,21 +62,21 @@ class Session:
                 self._check()
             self.steps += 1
             self.group.step(self.steps)
-        outputs = original()
+        outputs = original(engine)
         if self.adapter.delivery:
             # A dummy step passes by the output processor.
             outputs = [*outputs, *self.adapter.deliver()]
         return outputs
 
-    def unfinished(self, original: Callable[[bool], bool]) -> bool:
-        """Whether any rank has work; `original` takes this rank's answer to the group's all-reduce."""
-        if self.config.trigger == "adaptive":
+    def unfinished(self, original: Callable[[Any, bool], bool], engine: Any) -> bool:
+        """Whether any rank has work; `original` takes the engine and its answer to the group's all-reduce."""
+        if self.adaptive:
             # The same all-reduce, with every rank's counts in it.
             slots = self.adapter.reduce_counts()
             self._due = self.group.observe(self.steps, slots)
             unfinished = any(slots)
         else:
-            unfinished = original(self.adapter.has_work())
+            unfinished = original(engine, self.adapter.has_work())
         if unfinished:
             return True
         if self._moved:
@@ -91,8 +93,8 @@ class Session:
         self.group.close()
 
     def _is_due(self) -> bool:
-        if self.config.trigger != "adaptive":
-            return self.steps % self.config.check_interval == 0
+        if not self.adaptive:
+            return self.steps % self.check_interval == 0
         due, self._due = self._due, False
         return due
 
@@ -111,7 +113,7 @@ class Session:
         self._moved |= committed > 0
         # Outcomes are equal on all ranks, so all switch off alike.
         self.faults += faults
-        if self.faults >= self.config.max_failures:
+        if self.faults >= self.max_failures:
             self.checking = False
             log.warning("rebalancing is off for the rest of the rollout after %d faults", self.faults)
 
