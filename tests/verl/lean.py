@@ -86,6 +86,11 @@ _newest = contextlib.ExitStack()
 _newest.enter_context(installed(NEWEST))
 
 
+def pytest_unconfigure() -> None:
+    """Pytest's hook at its end."""
+    _newest.close()
+
+
 def replace_balancer() -> None:
     from seqshift.integrations.verl import Router
 
