@@ -56,6 +56,7 @@ bench: build bed
 	$(MAKE) --silent -C cann_shim/mock OUT=$(CURDIR)/$(MOCK_DIR) OBJ=$(CURDIR)/build/mock bench
 	$(CARGO) bench
 	$(BIN)/python benches/router.py
+	$(BIN)/python benches/group_vector.py
 
 # A million mutated inputs; SEQSHIFT_FUZZ_SEED repeats a run.
 fuzz:

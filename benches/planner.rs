@@ -12,7 +12,10 @@ use std::time::Instant;
 use criterion::Criterion;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
-use seqshift::plan::{Gears, Options, Plan, RankLoad, SequenceLoad, plan};
+use seqshift::plan::{
+    Gears, Measured, Mode, Options, Outcome, Plan, RankCount, RankLoad, SequenceLoad, Shared,
+    Trigger, plan,
+};
 use serde_json::{Value, json};
 
 const SEED: u64 = 7;
@@ -132,6 +135,28 @@ fn main() -> std::io::Result<()> {
             cases.push(as_json(&loads, repeats));
         }
     }
+    let ranks: Vec<RankCount> = (0..128)
+        .map(|rank| RankCount {
+            running: 40 + rank % 20,
+            waiting: 0,
+        })
+        .collect();
+    criterion.bench_function("trigger/observe/dp128", |bench| {
+        let mut trigger = Trigger::new(Mode::Adaptive, 1000, gears.clone(), SLOTS);
+        trigger.checked(
+            0,
+            Outcome::Nothing,
+            Some(Shared::merge(&[Measured {
+                step_seconds: vec![(64, 0.1), (32, 0.06)],
+                ..Measured::default()
+            }])),
+        );
+        let mut step = 0;
+        bench.iter(|| {
+            step += 1;
+            trigger.observe(step, black_box(&ranks))
+        });
+    });
     criterion.final_summary();
 
     println!(

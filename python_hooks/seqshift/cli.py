@@ -3,7 +3,8 @@
 import typer
 
 from seqshift.cli_plan import plan_command
-from seqshift.cli_simulate_routing import SimulateCommand, routing_command
+from seqshift.cli_simulate import simulate_command
+from seqshift.cli_simulate_routing import SimulateCommand
 from seqshift.demo.command import demo
 
 app = typer.Typer(no_args_is_help=True, add_completion=False)
@@ -16,7 +17,7 @@ def root() -> None:
 
 app.command("plan")(plan_command)
 app.command()(demo)
-app.command("simulate", cls=SimulateCommand)(routing_command)
+app.command("simulate", cls=SimulateCommand)(simulate_command)
 
 
 def main() -> None:

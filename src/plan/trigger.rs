@@ -36,9 +36,11 @@ const QUIET: u64 = 4;
 /// Steps after which unchanged counts are weighed again.
 const REWEIGH: u64 = 64;
 
-/// Steps in a row in which requests must wait while another rank has room: what
-/// the scheduler admits by itself is gone sooner.
-const PATIENCE: u64 = 16;
+/// A check for waiting requests is made when as many request-steps have been lost
+/// as the whole group decodes in this many steps: moved requests are prefilled
+/// anew, for which all ranks wait, so a few at a time would cost more than they
+/// gain; and what the scheduler admits by itself is gone sooner.
+const WASTED_STEPS: u64 = 4;
 
 /// First back-off after a blocked check; it doubles up to `check_interval`.
 const FIRST_BACKOFF: u64 = 32;
@@ -194,8 +196,11 @@ pub struct Trigger {
     not_before: u64,
     backoff: u64,
     blocked_at: u32,
-    /// Since when requests wait while another rank has room.
-    starved_since: Option<u64>,
+    /// Requests that wait although another rank has room, since when, and the
+    /// request-steps that were lost before.
+    placeable: u64,
+    placeable_since: u64,
+    wasted: u64,
     /// (step, unfinished sequences), at every change within [`WINDOW`].
     history: VecDeque<(u64, u64)>,
     seen: Vec<RankCount>,
@@ -216,7 +221,9 @@ impl Trigger {
             not_before: 0,
             backoff: FIRST_BACKOFF,
             blocked_at: 0,
-            starved_since: None,
+            placeable: 0,
+            placeable_since: 0,
+            wasted: 0,
             history: VecDeque::new(),
             seen: Vec::new(),
             weighed_at: None,
@@ -249,11 +256,7 @@ impl Trigger {
             let first = self.check_interval.min(FIRST_INTERVAL);
             return (step >= self.last_check + first).then_some(Cause::Unmeasured);
         }
-        if self
-            .starved_since
-            .is_some_and(|since| step >= since + PATIENCE)
-            && step >= self.not_before
-        {
+        if step >= self.not_before && self.waste_is_full().is_some_and(|full| step >= full) {
             return Some(Cause::Waiting);
         }
         if self
@@ -275,9 +278,7 @@ impl Trigger {
         if !self.shared.measured() {
             return Some(self.last_check + self.check_interval.min(FIRST_INTERVAL));
         }
-        let waiting = self
-            .starved_since
-            .map(|since| self.not_before.max(since + PATIENCE));
+        let waiting = self.waste_is_full().map(|full| full.max(self.not_before));
         let again = match self.weighed_at {
             Some(at) => self.weigh_again(at),
             None => self.last_check + QUIET,
@@ -304,7 +305,7 @@ impl Trigger {
     pub fn checked(&mut self, step: u64, outcome: Outcome, shared: Option<Shared>) {
         self.last_check = step;
         self.weighed_at = None;
-        self.starved_since = None;
+        (self.wasted, self.placeable_since) = (0, step);
         if let Some(shared) = shared {
             self.shared = shared;
         }
@@ -346,12 +347,29 @@ impl Trigger {
         while self.history.len() > 2 && self.history[1].0 + WINDOW <= step {
             self.history.pop_front();
         }
-        let room = group.iter().any(|c| c.running + c.waiting < self.slots);
-        let waits = group
+        self.wasted += self.placeable * (step - self.placeable_since);
+        self.placeable_since = step;
+        let slots = self.slots;
+        let held = |c: &RankCount| c.running.saturating_add(c.waiting);
+        let above: u64 = group
             .iter()
-            .any(|c| c.waiting > 0 && c.running + c.waiting > self.slots);
-        let starved = group.len() > 1 && room && waits;
-        self.starved_since = starved.then(|| self.starved_since.unwrap_or(step));
+            .map(|c| u64::from(held(c).saturating_sub(slots)))
+            .sum();
+        let room: u64 = group
+            .iter()
+            .map(|c| u64::from(slots.saturating_sub(held(c))))
+            .sum();
+        self.placeable = above.min(room);
+        if self.placeable == 0 {
+            self.wasted = 0;
+        }
+    }
+
+    /// The step in which enough request-steps will have been lost.
+    fn waste_is_full(&self) -> Option<u64> {
+        let enough = WASTED_STEPS * u64::from(self.slots) * self.seen.len() as u64;
+        let missing = enough.saturating_sub(self.wasted);
+        (self.placeable > 0).then(|| self.placeable_since + missing.div_ceil(self.placeable))
     }
 
     /// Fraction of the sequences that finish per step.
@@ -509,7 +527,7 @@ mod tests {
     }
 
     #[test]
-    fn waiting_requests_get_a_check_after_some_patience() {
+    fn waiting_requests_get_a_check_when_enough_is_lost() {
         let mut trigger = adaptive();
         trigger.checked(1, Outcome::Moved, Some(shared(0.1)));
         let group = [
@@ -523,7 +541,7 @@ mod tests {
             },
         ];
         let first = (6..).find_map(|step| trigger.observe(step, &group).map(|c| (step, c)));
-        assert_eq!(first, Some((6 + PATIENCE, Cause::Waiting)));
+        assert_eq!(first, Some((6 + WASTED_STEPS * 32, Cause::Waiting)));
     }
 
     #[test]

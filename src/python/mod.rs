@@ -6,6 +6,7 @@ mod group;
 mod plan;
 mod route;
 mod routing_sim;
+mod sim;
 mod telemetry;
 
 use pyo3::prelude::*;
@@ -23,6 +24,8 @@ mod _native {
     use super::route::RouterCore;
     #[pymodule_export]
     use super::routing_sim::{routing_presets, simulate_routing};
+    #[pymodule_export]
+    use super::sim::{simulate_core, simulate_presets};
     #[pymodule_export]
     use super::telemetry::{count_pinned, log_line, reset_stats, stats};
 

@@ -1,3 +1,4 @@
 //! Rollout and routing simulators. Pure.
 
+pub mod rollout;
 pub mod routing;

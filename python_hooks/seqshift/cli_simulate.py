@@ -1,0 +1,188 @@
+"""`seqshift simulate`: what moving sequences would gain in a rollout."""
+
+# typer evaluates the annotations, and `X | None` cannot be evaluated on Python 3.9.
+# ruff: noqa: UP045
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any, Optional
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from seqshift import simulation, simulation_report
+
+_COLUMNS = (
+    "policy",
+    "wall s",
+    "gap to oracle",
+    "steps",
+    "TPOT ms",
+    "checks",
+    "moves",
+    "KV GB/die",
+    "pause s",
+    "preempted",
+)
+
+
+_WIDTH = 120
+"""Columns that the table needs; a pipe has 80, which would cut the numbers."""
+
+
+def simulate_command(
+    setup: Annotated[str, typer.Option(help="Rollout to start from: deepseek-v3 or qwen3-235b.")] = "deepseek-v3",
+    ranks: Annotated[Optional[int], typer.Option(help="DP ranks, up to 4096.")] = None,
+    prompts: Annotated[Optional[int], typer.Option(help="Prompts of the rollout.")] = None,
+    samples: Annotated[Optional[int], typer.Option(help="Responses per prompt (n).")] = None,
+    prompt_tokens: Annotated[Optional[int], typer.Option(help="Tokens of a prompt.")] = None,
+    lengths: Annotated[
+        Optional[str], typer.Option(help="Response lengths: dapo_32k, openr1_32k or longtail_32k.")
+    ] = None,
+    lengths_csv: Annotated[Optional[Path], typer.Option(help="Response lengths: CSV with a header.")] = None,
+    column: Annotated[Optional[str], typer.Option(help="Column of --lengths-csv.")] = None,
+    correlation: Annotated[Optional[float], typer.Option(help="Of the responses of one prompt, 0 to 1.")] = None,
+    max_num_seqs: Annotated[Optional[int], typer.Option(help="Most running sequences per rank.")] = None,
+    gears: Annotated[Optional[str], typer.Option(help="Graph batch sizes, as in 64,32,16,8,4.")] = None,
+    kv_capacity_tokens: Annotated[Optional[int], typer.Option(help="KV tokens that a rank holds; no limit.")] = None,
+    link: Annotated[Optional[str], typer.Option(help="hccs or roce.")] = None,
+    check_interval: Annotated[Optional[int], typer.Option(help="Steps between checks of the interval trigger.")] = None,
+    seed: Annotated[Optional[int], typer.Option(help="Seed of the lengths.")] = None,
+    policy: Annotated[Optional[list[str]], typer.Option(help="Only these policies; may be repeated.")] = None,
+    suggest_gears: Annotated[Optional[int], typer.Option(help="Find this many graph batch sizes instead.")] = None,
+    graph_seconds: Annotated[float, typer.Option(help="Seconds to compile one graph.")] = 0.0,
+    graph_mib: Annotated[float, typer.Option(help="Memory of one graph, MiB.")] = 0.0,
+    graph_budget_mib: Annotated[Optional[float], typer.Option(help="Memory for all graphs, MiB.")] = None,
+    report: Annotated[Optional[Path], typer.Option(help="Write charts to this .html or .svg file.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+) -> None:
+    """Simulate a rollout under several policies, or suggest graph batch sizes for it; with --routing, a router."""
+    try:
+        chosen = simulation.make_setup(
+            setup,
+            lengths=_lengths(lengths, lengths_csv, column),
+            link=link,
+            ranks=_natural("ranks", ranks),
+            prompts=_natural("prompts", prompts),
+            samples_per_prompt=_natural("samples", samples),
+            prompt_tokens=_natural("prompt-tokens", prompt_tokens),
+            prompt_correlation=correlation,
+            max_num_seqs=_natural("max-num-seqs", max_num_seqs),
+            gears=_gears(gears),
+            kv_capacity_tokens=_natural("kv-capacity-tokens", kv_capacity_tokens),
+            check_interval=_natural("check-interval", check_interval),
+            seed=_natural("seed", seed, least=0),
+        )
+        if report is not None and report.suffix not in (".html", ".svg"):
+            raise ValueError(f"report = {str(report)!r}: must end in .html or .svg")
+        if suggest_gears is not None:
+            cost = {"graph_seconds": graph_seconds, "graph_mib": graph_mib, "graph_budget_mib": graph_budget_mib}
+            _suggest(chosen, suggest_gears, cost, as_json)
+        else:
+            published = None if _changed(setup, chosen) else simulation.presets()["setups"][setup]
+            _compare(chosen, policy or simulation.POLICIES, published, report, as_json)
+    except (ValueError, OSError) as error:
+        typer.echo(f"seqshift simulate: {error}", err=True)
+        raise typer.Exit(2) from None
+
+
+def _lengths(name: str | None, file: Path | None, column: str | None) -> Any:
+    if name is not None and file is not None:
+        raise ValueError(f"lengths = {name!r}: give either a preset or --lengths-csv, not both")
+    if column is not None and file is None:
+        raise ValueError(f"column = {column!r}: needs --lengths-csv")
+    return name if file is None else simulation.read_lengths(file, column)
+
+
+def _natural(field: str, value: int | None, least: int = 1) -> int | None:
+    if value is not None and not least <= value < 2**32:
+        raise ValueError(f"{field} = {value}: must be an integer in {least}..{2**32 - 1}")
+    return value
+
+
+def _gears(text: str | None) -> list[int] | None:
+    if text is None:
+        return None
+    gears = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() and 0 < int(part) < 2**16 for part in gears):
+        raise ValueError(f"gears = {text!r}: must be positive integers, separated by commas")
+    return [int(part) for part in gears]
+
+
+def _changed(name: str, setup: dict[str, Any]) -> bool:
+    return setup != simulation.presets()["setups"][name]["setup"]
+
+
+def _compare(
+    setup: dict[str, Any], policies: list[str], published: dict[str, Any] | None, report: Path | None, as_json: bool
+) -> None:
+    result = simulation.compare(setup, policies)
+    rows = _rows(result)
+    notes = [
+        f"{result['sequences']} sequences, {result['tokens']} tokens on {setup['ranks']} ranks; "
+        f"oracle {result['oracle_seconds']:.1f} s"
+    ]
+    if published is not None:
+        without, moved = published["published_without_seconds"], published["published_with_seconds"]
+        notes.append(f"published: {without:.0f} s with one graph, {moved:.0f} s with the published method")
+        result["published"] = {"static_seconds": without, "published_seconds": moved}
+    if report is not None:
+        text = simulation_report.svg(result) if report.suffix == ".svg" else simulation_report.html(result, rows, notes)
+        report.write_text(text, encoding="utf-8")
+    if as_json:
+        typer.echo(json.dumps(result))
+        return
+    console = Console()
+    console.width = max(console.width, _WIDTH)
+    for note in notes:
+        console.print(note)
+    table = Table(rows[0][0])
+    for column in rows[0][1:]:
+        table.add_column(column, justify="right")
+    for row in rows[1:]:
+        table.add_row(*row)
+    console.print(table)
+
+
+def _rows(result: dict[str, Any]) -> list[tuple[str, ...]]:
+    rows = [_COLUMNS]
+    for policy in result["policies"]:
+        rows.append(
+            (
+                policy["policy"],
+                f"{policy['wall_seconds']:.1f}",
+                f"{policy['gap_to_oracle']:.2%}",
+                str(policy["steps"]),
+                f"{policy['mean_tpot_seconds'] * 1000:.1f}",
+                str(policy["checks"]),
+                str(policy["sequences_moved"] + policy["waiting_moved"]),
+                f"{policy['kv_bytes_moved'] / 1e9:.1f}",
+                f"{policy['pause_seconds']:.2f}",
+                str(policy["preemptions"]),
+            )
+        )
+    return rows
+
+
+def _suggest(setup: dict[str, Any], count: int, cost: dict[str, Any], as_json: bool) -> None:
+    found = simulation.suggest_gears(setup, count, **cost)
+    if as_json:
+        typer.echo(json.dumps(found))
+        return
+    console = Console()
+    table = Table("gears")
+    for column in ("expected s", "adaptive s", "graphs MiB"):
+        table.add_column(column, justify="right")
+    for name, prefix in (("gears", ""), ("baseline", "baseline_")):
+        table.add_row(
+            ", ".join(map(str, found[name])),
+            f"{found[prefix + 'expected_seconds']:.1f}",
+            f"{found[prefix + 'adaptive_seconds']:.1f}",
+            f"{len(found[name]) * cost['graph_mib']:.0f}",
+        )
+    console.print(table)
+    gain = 1 - found["expected_seconds"] / found["baseline_expected_seconds"]
+    console.print(f"expected gain over {found['baseline']}: {gain:.2%}")

@@ -1,0 +1,230 @@
+//! The rollout simulator: it is right where the answer can be worked out, keeps to
+//! its order of policies, and the trigger loses next to nothing.
+
+use seqshift::sim::rollout::{
+    Comparison, GearCost, Lengths, PRESETS, Policy, Setup, compare, deepseek_v3, preset,
+    qwen3_235b, simulate, suggest_gears,
+};
+
+/// Two ranks with four sequences each; a step takes as many seconds as its gear.
+fn small(lengths: Vec<u32>) -> Setup {
+    let mut setup = deepseek_v3().setup;
+    setup.ranks = 2;
+    setup.prompts = 8;
+    setup.samples_per_prompt = 1;
+    setup.prompt_correlation = 0.0;
+    setup.max_num_seqs = 4;
+    setup.gears = vec![4, 2, 1];
+    setup.lengths = Lengths::Observed(lengths);
+    setup.step.fixed_seconds = 0.0;
+    setup.step.seconds_per_row = 1.0;
+    setup.step.seconds_per_kv_token = 0.0;
+    setup.step.seconds_per_prefill_token = 0.0;
+    setup
+}
+
+fn seconds(comparison: &Comparison, policy: Policy) -> f64 {
+    let found = comparison
+        .policies
+        .iter()
+        .find(|result| result.policy == policy);
+    found.expect("the policy was asked for").wall_seconds
+}
+
+#[test]
+fn equal_lengths_leave_nothing_to_gain() {
+    let setup = small(vec![100]);
+    for policy in Policy::ALL {
+        let run = simulate(&setup, policy).unwrap();
+        assert_eq!((run.steps, run.tokens), (100, 800));
+        assert!(
+            (run.wall_seconds - run.pause_seconds - 400.0).abs() < 1e-9,
+            "{policy:?}"
+        );
+    }
+}
+
+#[test]
+fn prefill_and_kv_take_their_time() {
+    let mut setup = small(vec![1]);
+    setup.prompt_tokens = 100;
+    setup.step.seconds_per_prefill_token = 0.01;
+    setup.step.seconds_per_kv_token = 0.001;
+    let run = simulate(&setup, Policy::Gears).unwrap();
+    // Four prompts of 100 tokens on each rank: 4 s of prefill, a row each, 0.4 s of KV.
+    assert!((run.wall_seconds - 8.4).abs() < 1e-9);
+}
+
+#[test]
+fn waves_follow_from_the_slots() {
+    let mut setup = small(vec![10]);
+    setup.prompts = 24;
+    let run = simulate(&setup, Policy::Gears).unwrap();
+    assert_eq!(run.steps, 30);
+}
+
+#[test]
+fn too_little_kv_preempts_and_still_finishes() {
+    let mut setup = small(vec![1000]);
+    setup.prompt_tokens = 24;
+    setup.block_tokens = 8;
+    setup.kv_capacity_tokens = Some(2500);
+    let run = simulate(&setup, Policy::Gears).unwrap();
+    assert!(run.preemptions > 0);
+    assert_eq!(run.tokens, 8000);
+    assert!(run.steps > 1000);
+    setup.kv_capacity_tokens = Some(1000);
+    let error = simulate(&setup, Policy::Gears).unwrap_err().to_string();
+    assert!(error.contains("kv_capacity_tokens = 1000"), "{error}");
+}
+
+#[test]
+fn the_same_seed_gives_the_same_rollout() {
+    let setup = deepseek_v3().setup;
+    let run = |seed| {
+        simulate(
+            &Setup {
+                seed,
+                ..setup.clone()
+            },
+            Policy::Adaptive,
+        )
+        .unwrap()
+    };
+    assert_eq!(run(1), run(1));
+    assert_ne!(run(1).wall_seconds, run(2).wall_seconds);
+}
+
+/// Both published groups, the three length presets, several seeds.
+fn workloads() -> impl Iterator<Item = (String, Setup)> {
+    let groups = [deepseek_v3(), qwen3_235b()];
+    groups.into_iter().flat_map(|group| {
+        PRESETS.into_iter().flat_map(move |name| {
+            let setup = group.setup.clone();
+            (1..=3).map(move |seed| {
+                let lengths = preset(name).expect("a preset");
+                let label = format!("{} {name} seed {seed}", group.name);
+                (
+                    label,
+                    Setup {
+                        lengths,
+                        seed,
+                        ..setup.clone()
+                    },
+                )
+            })
+        })
+    })
+}
+
+#[test]
+fn the_adaptive_trigger_is_within_one_percent_of_a_perfect_one() {
+    for (label, setup) in workloads() {
+        let policies = [Policy::Interval, Policy::Adaptive, Policy::PlannerOracle];
+        let found = compare(&setup, &policies).unwrap();
+        let adaptive = seconds(&found, Policy::Adaptive);
+        let perfect = seconds(&found, Policy::PlannerOracle);
+        let interval = seconds(&found, Policy::Interval);
+        let (gap, lead) = (adaptive / perfect - 1.0, 1.0 - adaptive / interval);
+        let ideal = adaptive / found.oracle_seconds - 1.0;
+        println!(
+            "{label}: {:.2} % above the planner oracle, {:.1} % above the oracle, \
+             {:.1} % below interval",
+            gap * 100.0,
+            ideal * 100.0,
+            lead * 100.0
+        );
+        assert!(gap < 0.01, "{label}");
+        assert!(lead > -0.005, "{label}");
+    }
+}
+
+#[test]
+fn every_policy_is_at_least_as_good_as_doing_less() {
+    for (label, setup) in workloads() {
+        let found = compare(&setup, &Policy::ALL).unwrap();
+        let order = [
+            Policy::Static,
+            Policy::Gears,
+            Policy::Interval,
+            Policy::Oracle,
+        ];
+        for pair in order.windows(2) {
+            let (more, less) = (seconds(&found, pair[0]), seconds(&found, pair[1]));
+            assert!(less <= more * 1.001, "{label}: {pair:?}: {more} {less}");
+        }
+        assert!(
+            found
+                .policies
+                .iter()
+                .all(|result| result.gap_to_oracle > -1e-9),
+            "{label}"
+        );
+    }
+}
+
+#[test]
+fn the_published_rollouts_are_predicted_within_fifteen_percent() {
+    for published in [deepseek_v3(), qwen3_235b()] {
+        let found = compare(&published.setup, &[Policy::Static, Policy::Published]).unwrap();
+        let without = seconds(&found, Policy::Static) / published.without_seconds - 1.0;
+        let with = seconds(&found, Policy::Published) / published.with_seconds - 1.0;
+        println!(
+            "{}: {:+.1} % and {:+.1} %",
+            published.name,
+            without * 100.0,
+            with * 100.0
+        );
+        assert!(without.abs() < 0.15 && with.abs() < 0.15);
+    }
+}
+
+#[test]
+fn suggested_gears_are_better_than_the_usual_ones() {
+    let setup = deepseek_v3().setup;
+    let usual = [64, 32, 16, 8, 4];
+    let found = suggest_gears(&setup, 5, GearCost::default(), &usual).unwrap();
+    assert_eq!((found.gears.len(), found.gears[0]), (5, 64));
+    assert!(found.expected_seconds < found.baseline_expected_seconds);
+    assert!(found.adaptive_seconds < found.baseline_adaptive_seconds);
+    let dear = GearCost {
+        seconds: 1e6,
+        ..GearCost::default()
+    };
+    assert_eq!(suggest_gears(&setup, 5, dear, &usual).unwrap().gears, [64]);
+    let small = GearCost {
+        mib: 300.0,
+        budget_mib: Some(700.0),
+        ..GearCost::default()
+    };
+    assert_eq!(
+        suggest_gears(&setup, 5, small, &usual).unwrap().gears.len(),
+        2
+    );
+    assert!(suggest_gears(&setup, 0, GearCost::default(), &usual).is_err());
+}
+
+/// Many more requests than slots, in prompts whose responses are alike.
+#[test]
+fn with_waiting_requests_the_adaptive_trigger_does_not_lose_either() {
+    for seed in 1..=3 {
+        let mut setup = deepseek_v3().setup;
+        setup.lengths = preset("longtail_32k").expect("a preset");
+        (setup.ranks, setup.prompts, setup.seed) = (64, 1000, seed);
+        let found = compare(&setup, &[Policy::Interval, Policy::Adaptive]).unwrap();
+        let adaptive = seconds(&found, Policy::Adaptive);
+        let interval = seconds(&found, Policy::Interval);
+        println!("seed {seed}: interval {interval:.0} s, adaptive {adaptive:.0} s");
+        assert!(adaptive <= interval * 1.005);
+    }
+}
+
+#[test]
+fn a_large_group_is_simulated() {
+    let mut setup = deepseek_v3().setup;
+    setup.ranks = 4096;
+    setup.prompts = 16_384;
+    setup.lengths = preset("longtail_32k").expect("a preset");
+    let found = compare(&setup, &[Policy::Adaptive]).unwrap();
+    assert_eq!(found.sequences, 262_144);
+}

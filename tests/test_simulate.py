@@ -1,0 +1,151 @@
+"""`seqshift simulate`: table, JSON, charts, gear advisor; bad input is one clear error with exit status 2."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pytest
+from seqshift import simulation
+from seqshift.cli import app
+from typer.testing import CliRunner
+
+SMALL = ("--ranks", "8", "--prompts", "32", "--samples", "4", "--lengths", "longtail_32k")
+TRACES = Path(os.environ.get("SEQSHIFT_TRACE_DIR", Path(__file__).parents[2] / "shared" / "traces"))
+
+
+def run(*args):
+    result = CliRunner().invoke(app, ["simulate", *map(str, args)])
+    # Anything but an exit is a traceback for the user.
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result
+
+
+def test_table():
+    out = run(*SMALL)
+    assert out.exit_code == 0, out.stderr
+    for policy in simulation.POLICIES:
+        assert policy in out.stdout
+
+
+def test_json():
+    out = run(*SMALL, "--json")
+    assert out.exit_code == 0, out.stderr
+    result = json.loads(out.stdout)
+    assert [policy["policy"] for policy in result["policies"]] == list(simulation.POLICIES)
+    assert result["sequences"] == 128
+    by_name = {policy["policy"]: policy for policy in result["policies"]}
+    assert by_name["oracle"]["gap_to_oracle"] == 0
+    assert by_name["adaptive"]["wall_seconds"] < by_name["gears"]["wall_seconds"] < by_name["static"]["wall_seconds"]
+    timeline = by_name["adaptive"]["timeline"]
+    assert timeline[0]["gear"] == 16
+    assert timeline[-1]["gear"] == 4
+    assert run(*SMALL, "--json").stdout == out.stdout
+
+
+def test_published_setups_say_what_was_published():
+    for name, published in simulation.presets()["setups"].items():
+        result = json.loads(run("--setup", name, "--policy", "static", "--policy", "published", "--json").stdout)
+        assert result["published"]["static_seconds"] == published["published_without_seconds"]
+        assert len(result["policies"]) == 2
+
+
+@pytest.mark.parametrize("suffix", [".html", ".svg"])
+def test_charts(tmp_path, suffix):
+    file = tmp_path / f"report{suffix}"
+    out = run(*SMALL, "--policy", "gears", "--policy", "adaptive", "--report", file)
+    assert out.exit_code == 0, out.stderr
+    text = file.read_text(encoding="utf-8")
+    start = text.index("<svg")
+    svg = ET.fromstring(text[start : text.index("</svg>") + 6])
+    lines = svg.findall(".//{http://www.w3.org/2000/svg}polyline")
+    assert len(lines) == 2 * 4
+    for title in ("Gear", "Running sequences", "TPOT"):
+        assert title in text
+    assert "src=" not in text
+    assert "href=" not in text
+
+
+def test_gear_advisor():
+    out = run("--suggest-gears", 4, "--json")
+    assert out.exit_code == 0, out.stderr
+    found = json.loads(out.stdout)
+    assert len(found["gears"]) == 4
+    assert found["gears"][0] == 64
+    assert found["baseline"] == [64, 32, 16, 8, 4]
+    out = run("--suggest-gears", 5, "--graph-seconds", 10, "--graph-mib", 300)
+    assert out.exit_code == 0, out.stderr
+    assert "expected gain" in out.stdout
+
+
+def test_lengths_from_a_file(tmp_path):
+    file = tmp_path / "lengths.csv"
+    file.write_text("id,output_tokens\na,100\nb,300\n")
+    out = run("--ranks", 2, "--prompts", 4, "--samples", 2, "--lengths-csv", file, "--policy", "gears", "--json")
+    assert out.exit_code == 0, out.stderr
+    result = json.loads(out.stdout)
+    assert result["setup"]["lengths"] == {"observed": [100, 300]}
+    assert result["policies"][0]["steps"] == 300
+
+
+def test_lengths_of_a_real_trace():
+    file = TRACES / "azure_llm_2023_conv.csv"
+    if not file.exists():
+        pytest.skip(f"no trace in {TRACES}; SEQSHIFT_TRACE_DIR names the folder")
+    with file.open(encoding="utf-8") as lines:
+        rows = list(csv.DictReader(lines))
+    lengths = simulation.read_lengths(file)
+    assert lengths == [int(row["GeneratedTokens"]) for row in rows]
+    result = simulation.compare(simulation.make_setup("deepseek-v3", lengths=lengths), ["gears", "adaptive"])
+    gears, adaptive = result["policies"]
+    assert adaptive["wall_seconds"] < gears["wall_seconds"]
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["--setup", "gpt"], "setup = 'gpt': unknown; known are deepseek-v3"),
+        (["--lengths", "dapo"], "lengths = 'dapo': unknown; known are dapo_32k"),
+        (["--policy", "best"], "policy = 'best': unknown"),
+        (["--link", "usb"], "link = 'usb': unknown"),
+        (["--ranks", "0"], "ranks = 0"),
+        (["--ranks", "5000"], "ranks = 5000: must be in 1..4096"),
+        (["--prompts", "4000000", "--samples", "16"], "prompts = 4000000"),
+        (["--gears", "8,x"], "gears = '8,x'"),
+        (["--correlation", "2"], "prompt_correlation = 2"),
+        (["--kv-capacity-tokens", "1000"], "kv_capacity_tokens = 1000"),
+        (["--suggest-gears", "0"], "suggest_gears = 0"),
+        (["--suggest-gears", "4", "--graph-mib", "9", "--graph-budget-mib", "5"], "graph_budget_mib = 5"),
+        (["--suggest-gears", "4", "--graph-seconds", "-1"], "graph_seconds = -1"),
+        (["--report", "x.pdf"], "report = 'x.pdf'"),
+        (["--column", "a"], "column = 'a': needs --lengths-csv"),
+        (["--lengths-csv", "nowhere.csv"], "nowhere.csv: No such file"),
+    ],
+)
+def test_bad_input(args, message):
+    out = run(*args)
+    assert out.exit_code == 2
+    assert message in out.stderr
+    assert out.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("output_tokens\n10\n-3\n", "line 3: output_tokens = '-3'"),
+        ("output_tokens\n10\n20\nx\n", "line 4: output_tokens = 'x'"),
+        ("a,output_tokens\n1\n", "line 2: output_tokens = ''"),
+        ("a,b\n1,2\n", "line 1: none of the columns"),
+        ("output_tokens\n", "no lengths"),
+        ("", "line 1"),
+    ],
+)
+def test_bad_length_files(tmp_path, text, message):
+    file = tmp_path / "lengths.csv"
+    file.write_text(text)
+    out = run("--lengths-csv", file)
+    assert out.exit_code == 2
+    assert message in out.stderr
