@@ -41,7 +41,7 @@ fn json_error(error: serde_json::Error) -> PyErr {
 #[pyfunction]
 pub fn simulate_core(py: Python<'_>, request: &str) -> PyResult<String> {
     let request: Request = serde_json::from_str(request).map_err(json_error)?;
-    let answer = py.detach(|| match request {
+    py.detach(|| match request {
         Request::Compare { setup, policies } => {
             let found = compare(&setup, &policies)?;
             serde_json::to_string(&found).map_err(json_error)
@@ -62,8 +62,7 @@ pub fn simulate_core(py: Python<'_>, request: &str) -> PyResult<String> {
             let found = suggest_gears(&setup, count, cost, &baseline)?;
             serde_json::to_string(&found).map_err(json_error)
         }
-    });
-    answer
+    })
 }
 
 /// Named setups, their published times, and length presets, as JSON.

@@ -46,11 +46,11 @@ impl<'a> Cluster<'a> {
         let mut waiting = vec![VecDeque::new(); ranks];
         let mut home = vec![0; count];
         let per_prompt = setup.samples_per_prompt as usize;
-        for sequence in 0..count {
+        for (sequence, home) in home.iter_mut().enumerate() {
             let prompt = sequence / per_prompt;
             let rank = prompt * ranks / setup.prompts as usize;
             waiting[rank].push_back(sequence as u32);
-            home[sequence] = rank as u32;
+            *home = rank as u32;
         }
         let queued = |queue: &VecDeque<u32>| RankCount {
             running: 0,
