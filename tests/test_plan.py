@@ -56,7 +56,7 @@ def test_right_answers(gears, loads, slots, gear, moves):
 
 def test_shape():
     plan = seqshift.plan_migrations([rank(0, 12), rank(1, 2)], [16, 8, 4])
-    move = seqshift.Move(0, 1, 4, ("0-0", "0-1", "0-2", "0-3"), True)
+    move = seqshift.Move(0, 1, 4, ("0-1", "0-4", "0-7", "0-10"), True)
     assert plan == seqshift.Plan(16, 8, 8, ("lowered",), (move,))
     assert json.loads(json.dumps(plan.to_dict())) == {
         "gear_before": 16,
@@ -68,7 +68,7 @@ def test_shape():
                 "from_rank": 0,
                 "to_rank": 1,
                 "count": 4,
-                "request_ids": ["0-0", "0-1", "0-2", "0-3"],
+                "request_ids": ["0-1", "0-4", "0-7", "0-10"],
                 "needs_kv": True,
             }
         ],
