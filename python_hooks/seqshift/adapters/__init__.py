@@ -1,4 +1,4 @@
-"""Adapters: all knowledge of vLLM, one file per vLLM line. Nothing else imports vllm."""
+"""Adapters: all knowledge of vLLM, one folder per vLLM line. Nothing else in the product imports vllm."""
 
 from __future__ import annotations
 

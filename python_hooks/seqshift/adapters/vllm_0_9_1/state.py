@@ -1,7 +1,7 @@
-"""vLLM 0.9.1 (V1 engine, in process) and vllm-ascend 0.9.1.
+"""The requests of one engine at a step boundary, as the protocol sees them.
 
-`EngineState` is one engine at a step boundary, as the protocol sees it: `counts`, `detail`, `capture`, `reserve`,
-`install`, `activate`, `release`, `forget`, `thaw`, `take_sync` and `accept_sync` are called by the native side, in the
+Of `EngineState`, the native side calls `counts`, `detail`, `capture`, `reserve`,
+`install`, `activate`, `release`, `forget`, `thaw`, `take_sync` and `accept_sync`, in the
 order of the protocol. What a move must carry, and why in this way:
 
 * A decoding request has KV for all tokens but the last, and the runner's own copy lacks that last token until the
@@ -15,153 +15,27 @@ order of the protocol. What a move must carry, and why in this way:
 
 from __future__ import annotations
 
-import copy
 import time
 import weakref
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Callable
 
 import msgspec
 import torch
-from torch.distributed.distributed_c10d import _get_default_store
-from vllm.distributed.parallel_state import get_dp_group, get_tp_group
-from vllm.engine.arg_utils import EngineArgs
-from vllm.entrypoints.llm import LLM
-from vllm.platforms import current_platform
 from vllm.sampling_params import SamplingParams
-from vllm.utils import get_ip
 from vllm.v1.engine import EngineCoreEvent, EngineCoreEventType, EngineCoreOutput, EngineCoreRequest, FinishReason
 from vllm.v1.engine.detokenizer import IncrementalDetokenizer
 from vllm.v1.engine.llm_engine import LLMEngine
-from vllm.v1.engine.output_processor import OutputProcessor
-from vllm.v1.kv_cache_interface import FullAttentionSpec
 from vllm.v1.metrics.stats import IterationStats
-from vllm.v1.outputs import LogprobsLists
 from vllm.v1.request import Request, RequestStatus
 from vllm.v1.structured_output.request import StructuredOutputRequest
-from vllm.v1.worker.gpu_input_batch import CachedRequestState, InputBatch
+from vllm.v1.worker.gpu_input_batch import CachedRequestState
 
 from seqshift._native import count_slot
-from seqshift.gears import effective_gears, place_gears
-
-__all__ = [
-    "LLM",
-    "EngineArgs",
-    "EngineState",
-    "GroupFacts",
-    "InputBatch",
-    "LLMEngine",
-    "OutputProcessor",
-    "clear_stale_row",
-    "group_facts",
-    "set_gears",
-]
-
-VERSION = "0.9.1"
+from seqshift.adapters.vllm_0_9_1.values import items_of, output_of, split, sub_cache
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(SamplingParams).decode
-
-
-def clear_stale_row(batch: InputBatch, request: CachedRequestState, req_index: int | None = None) -> None:
-    """Clears what `InputBatch.condense` leaves behind in a row that a request is about to take.
-
-    vLLM 0.9.1 copies `logit_bias` and the allowed-token mask to the new row and leaves the old one as it was;
-    `add_request` writes only what a request has, so that the next one inherits another's. Moves change rows.
-    """
-    row = batch.num_reqs if req_index is None else req_index
-    batch.logit_bias[row] = None
-    if batch.allowed_token_ids_mask_cpu_tensor is not None:
-        batch.allowed_token_ids_mask_cpu_tensor[row].fill_(False)
-
-
-def set_gears(args: EngineArgs, gears: Sequence[int]) -> None:
-    """Puts the gears where the engine will read its graph batch sizes; the user's own objects stay as they are."""
-    compilation = args.compilation_config
-    placed = place_gears(
-        args.additional_config,
-        compilation.cudagraph_capture_sizes,
-        args.max_num_seqs,
-        gears,
-        aclgraph=current_platform.device_type == "npu" and not args.enforce_eager,
-    )
-    args.additional_config = placed.additional_config
-    if placed.capture_sizes is not compilation.cudagraph_capture_sizes:
-        args.compilation_config = copy.copy(compilation)
-        args.compilation_config.cudagraph_capture_sizes = placed.capture_sizes
-
-
-@dataclass
-class GroupFacts:
-    """An engine's place among the ranks; members are ranks of torch's default group."""
-
-    version: str
-    store: Any
-    host: str
-    on_npu: bool
-    device: int
-    """Index of the device that this process uses."""
-    member: int
-    members: list[int]
-    """All ranks of the engine's group: every TP shard of every DP rank."""
-    dp_members: list[int]
-    tp_members: list[int]
-    gears: Sequence[int]
-    """Effective graph batch sizes."""
-    max_num_seqs: int
-    unfit: str | None
-    """Why this engine's requests cannot be moved."""
-
-    @property
-    def dp_rank(self) -> int:
-        return self.dp_members.index(self.member)
-
-
-def group_facts(engine: LLMEngine, gears: Sequence[int]) -> GroupFacts | None:
-    """The facts of an engine's group; None without one (DP = 1, or an engine in another process)."""
-    if engine.dp_group is None:
-        return None
-    dp, tp = get_dp_group(), get_tp_group()
-    member = dp.rank
-    unfit, device = _unfit(engine), 0
-    if unfit is None:
-        runner = engine.engine_core.engine_core.model_executor.driver_worker.worker.model_runner
-        device = runner.device.index or 0
-        gears = effective_gears(runner, gears, engine.vllm_config.scheduler_config.max_num_seqs)
-    return GroupFacts(
-        version=VERSION,
-        store=_get_default_store(),
-        host=get_ip(),
-        on_npu=current_platform.device_type == "npu",
-        device=device,
-        member=member,
-        members=sorted(one + other - member for one in dp.ranks for other in tp.ranks),
-        dp_members=list(dp.ranks),
-        tp_members=list(tp.ranks),
-        gears=gears,
-        max_num_seqs=engine.vllm_config.scheduler_config.max_num_seqs,
-        unfit=unfit,
-    )
-
-
-def _unfit(engine: LLMEngine) -> str | None:
-    config = engine.vllm_config
-    core = getattr(engine.engine_core, "engine_core", None)
-    if core is None:
-        return "the engine runs in another process; set VLLM_ENABLE_V1_MULTIPROCESSING=0"
-    if config.parallel_config.pipeline_parallel_size > 1 or core.batch_queue is not None:
-        return "pipeline parallelism is on"
-    if config.kv_transfer_config is not None:
-        return "kv_transfer_config is set"
-    if config.speculative_config is not None:
-        return "speculative decoding is on"
-    groups = core.scheduler.kv_cache_config.kv_cache_groups
-    if len(groups) != 1 or not isinstance(groups[0].kv_cache_spec, FullAttentionSpec):
-        return "the model's KV cache is not one group of full attention"
-    if not hasattr(getattr(core.model_executor, "driver_worker", None), "worker"):
-        return f"workers of {type(core.model_executor).__name__} are in other processes"
-    return None
 
 
 @dataclass
@@ -261,7 +135,7 @@ class EngineState:
             ValueError: for a tensor whose blocks are not the leading dimension, or not contiguous inside.
         """
         count = self.blocks.kv_cache_config.num_blocks
-        return [[_sub_cache(t, count) for t in _split(cache, count)] for cache in self.runner.kv_caches]
+        return [[sub_cache(t, count) for t in split(cache, count)] for cache in self.runner.kv_caches]
 
     def reduce_counts(self) -> list[int]:
         """The engine's own all-reduce of "anyone unfinished?", with one int32 slot per rank that holds its counts."""
@@ -592,7 +466,7 @@ class EngineState:
             if away is None or self._aborted(away):
                 continue
             for items in outputs:
-                output = _output(away.request_id, items)
+                output = output_of(away.request_id, items)
                 if away.events:
                     # The metrics count its waiting time until now; the other rank's clock is another one.
                     output.events = [*away.events, EngineCoreEvent.new_event(EngineCoreEventType.SCHEDULED)]
@@ -613,7 +487,7 @@ class EngineState:
             if foreign is None:
                 continue
             reason = output.finish_reason
-            foreign.outputs.append(_items(output))
+            foreign.outputs.append(items_of(output))
             foreign.done = reason is not None
             if foreign.detokenizer is not None:
                 found = foreign.detokenizer.update(output.new_token_ids, reason == FinishReason.STOP)
@@ -632,64 +506,3 @@ class EngineState:
         if engine.stat_logger is not None:
             engine.stat_logger.record(scheduler_stats=self.scheduler.make_stats(), iteration_stats=stats)
         return processed.request_outputs
-
-
-def _items(output: EngineCoreOutput) -> tuple:
-    """A token's output as plain values: (token ids, logprob rows, finish, num_cached_tokens)."""
-    rows = None
-    if output.new_logprobs is not None:
-        ids, values, ranks = output.new_logprobs
-        rows = list(zip(ids, values, ranks))
-    finish = None
-    if output.finish_reason is not None:
-        finish = (output.finish_reason.name, output.stop_reason)
-    return list(output.new_token_ids), rows, finish, output.num_cached_tokens
-
-
-def _output(request_id: str, items: tuple) -> EngineCoreOutput:
-    """The inverse of `_items`, under the id that the request has at its origin."""
-    token_ids, rows, finish, num_cached_tokens = items
-    logprobs = None
-    if rows is not None:
-        ids, values, ranks = zip(*rows) if rows else ((), (), ())
-        logprobs = LogprobsLists(list(ids), list(values), list(ranks))
-    reason, stop_reason = (FinishReason[finish[0]], finish[1]) if finish else (None, None)
-    return EngineCoreOutput(
-        request_id=request_id,
-        new_token_ids=token_ids,
-        new_logprobs=logprobs,
-        finish_reason=reason,
-        stop_reason=stop_reason,
-        num_cached_tokens=num_cached_tokens,
-    )
-
-
-def _split(cache: Any, blocks: int) -> list[torch.Tensor]:
-    """The sub-caches of one layer: a list as it is, a stacked tensor [n, blocks, ...] by its first dimension."""
-    if isinstance(cache, (list, tuple)):
-        return list(cache)
-    if cache.dim() > 1 and cache.shape[0] != blocks and cache.shape[1] == blocks:
-        return list(cache.unbind(0))
-    return [cache]
-
-
-def _sub_cache(tensor: torch.Tensor, blocks: int) -> tuple:
-    if tensor.shape[0] != blocks:
-        raise ValueError(f"KV cache of shape {tuple(tensor.shape)}: its first dimension is not the {blocks} blocks")
-    block = tensor[0]
-    if not block.is_contiguous():
-        raise ValueError(f"KV cache of shape {tuple(tensor.shape)}, strides {tensor.stride()}: blocks not contiguous")
-    size = tensor.element_size()
-    start = tensor.storage_offset() * size
-    extent = tensor.untyped_storage().nbytes() - start
-    dtype = str(tensor.dtype).replace("torch.", "")
-    return tensor.data_ptr(), blocks, tensor.stride(0) * size, block.numel() * size, extent, dtype, _format(tensor)
-
-
-def _format(tensor: torch.Tensor) -> int:
-    """The ACL format: on an NPU what torch_npu says of the tensor, else ND."""
-    if tensor.device.type != "npu":
-        return 2
-    import torch_npu
-
-    return torch_npu.get_npu_format(tensor)

@@ -1,0 +1,29 @@
+"""vLLM 0.9.1 (V1 engine, in process) and vllm-ascend 0.9.1.
+
+`group` finds an engine's place among the ranks, `state` is its requests as the protocol sees them, `values` turns
+vLLM's objects into plain values and back.
+"""
+
+from __future__ import annotations
+
+from vllm.engine.arg_utils import EngineArgs
+from vllm.entrypoints.llm import LLM
+from vllm.v1.engine.llm_engine import LLMEngine
+from vllm.v1.engine.output_processor import OutputProcessor
+from vllm.v1.worker.gpu_input_batch import InputBatch
+
+from seqshift.adapters.vllm_0_9_1.group import GroupFacts, clear_stale_row, group_facts, set_gears
+from seqshift.adapters.vllm_0_9_1.state import EngineState
+
+__all__ = [
+    "LLM",
+    "EngineArgs",
+    "EngineState",
+    "GroupFacts",
+    "InputBatch",
+    "LLMEngine",
+    "OutputProcessor",
+    "clear_stale_row",
+    "group_facts",
+    "set_gears",
+]
