@@ -307,6 +307,7 @@ impl<'a> Seats<'a> {
             equal,
             pins: limits.pins,
             keys: Vec::new(),
+            ties: Vec::new(),
         };
         let mut items = Vec::new();
         let mut bins = Vec::new();
@@ -366,6 +367,8 @@ struct Smallest {
     /// Pinned sequences may move; unlisted ones count as one block.
     pins: bool,
     keys: Vec<u64>,
+    /// Of them, those of the largest size that is taken.
+    ties: Vec<u64>,
 }
 
 impl Smallest {
@@ -426,17 +429,14 @@ impl Smallest {
         if 0 < count && count < self.keys.len() {
             let (_, &mut last, _) = self.keys.select_nth_unstable(count - 1);
             let size = last >> 32;
-            let mut ties: Vec<u64> = self
-                .keys
-                .iter()
-                .copied()
-                .filter(|k| k >> 32 == size)
-                .collect();
-            ties.sort_unstable();
+            self.ties.clear();
+            self.ties
+                .extend(self.keys.iter().filter(|&key| key >> 32 == size));
+            self.ties.sort_unstable();
             self.keys.retain(|key| key >> 32 < size);
             let left = count - self.keys.len();
             self.keys
-                .extend(evenly(ties.len(), left).map(|position| ties[position]));
+                .extend(evenly(self.ties.len(), left).map(|position| self.ties[position]));
         }
         items.extend(self.keys[..count].iter().map(|&key| Item {
             size: (key >> 32) as u32,
