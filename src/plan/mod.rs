@@ -13,6 +13,7 @@ mod outcome;
 mod packing;
 mod planner;
 mod rounds;
+mod shared;
 mod shift;
 mod steps;
 mod trigger;
@@ -23,10 +24,9 @@ pub use gears::Gears;
 pub use load::{RankLoad, SequenceLoad};
 pub use outcome::{Move, Plan, Reason};
 pub use planner::{Options, plan};
+pub use shared::{Measured, RankCount, Shared};
 pub use steps::StepTimes;
-pub use trigger::{
-    Cause, FIRST_INTERVAL, Measured, Mode, Outcome, PAYBACK, RankCount, Shared, Trigger,
-};
+pub use trigger::{Cause, FIRST_INTERVAL, Mode, Outcome, PAYBACK, Trigger};
 
 #[cfg(test)]
 mod answers;
