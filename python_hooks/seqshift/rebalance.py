@@ -59,9 +59,11 @@ class _Installed:
 
     def session(self, engine: Any) -> Session | None:
         """The engine's session; made at its first sight, which all ranks of a group come to together."""
-        if _SESSION not in engine.__dict__:
+        try:
+            return engine.__dict__[_SESSION]
+        except KeyError:
             self._engine_made(engine)
-        return engine.__dict__[_SESSION]
+            return engine.__dict__[_SESSION]
 
     # --- Engine construction ---
 
@@ -117,9 +119,10 @@ class _Installed:
         adapter = processor.__dict__.get(_ADAPTER)
         if adapter is None:
             return original(processor, outputs, *args, **kwargs)
-        stopped = adapter.divert(outputs) if adapter.foreign else ()
-        if adapter.delivery:
-            outputs, adapter.delivery = [*adapter.delivery, *outputs], []
+        if not adapter.foreign and not adapter.delivery:
+            return original(processor, outputs, *args, **kwargs)
+        stopped = adapter.divert(outputs)
+        outputs, adapter.delivery = [*adapter.delivery, *outputs], []
         result = original(processor, outputs, *args, **kwargs)
         result.reqs_to_abort.extend(stopped)
         return result

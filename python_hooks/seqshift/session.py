@@ -58,7 +58,7 @@ class Session:
         else:
             if self.steps == 0:
                 self._resolve_layout()
-            elif self.checking and self._is_due():
+            elif self.checking and (self._due if self.adaptive else self.steps % self.check_interval == 0):
                 self._check()
             self.steps += 1
             self.group.step(self.steps)
@@ -92,12 +92,6 @@ class Session:
         """Leaves the group."""
         self.group.close()
 
-    def _is_due(self) -> bool:
-        if not self.adaptive:
-            return self.steps % self.check_interval == 0
-        due, self._due = self._due, False
-        return due
-
     def _resolve_layout(self) -> None:
         """KV tensors may have been made anew since the last rollout."""
         layout = self.adapter.kv_layout()
@@ -106,6 +100,7 @@ class Session:
             self._layout = layout
 
     def _check(self) -> None:
+        self._due = False
         if (stream := self.adapter.producer()) is not None:
             self.group.set_producer(stream)
         committed, faults = self._together(lambda: self.group.check(self.adapter, self.steps))
