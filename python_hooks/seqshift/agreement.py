@@ -39,12 +39,12 @@ def agree(
                 verdict = f"rank {other} did not answer within {seconds:g} s: is it hooked?"
                 break
             heard[other] = json.loads(text)
-        verdict = _decide(store, key, verdict or judge(heard))
+        verdict = _decide(store, topic, verdict or judge(heard))
     else:
         # The leader's own deadline comes first.
-        verdict = _wait(store, f"{key}/verdict", end + 5)
+        verdict = _wait(store, verdict_key(topic), end + 5)
         if verdict is None:
-            verdict = _decide(store, key, f"rank {min(members)} gave no verdict within {seconds:g} s: is it hooked?")
+            verdict = _decide(store, topic, f"rank {min(members)} gave no verdict within {seconds:g} s: is it hooked?")
     if verdict == ON:
         for other in members:
             if other not in heard:
@@ -52,9 +52,14 @@ def agree(
     return verdict, heard
 
 
-def _decide(store: Any, key: str, verdict: str) -> str:
+def verdict_key(topic: str) -> str:
+    """Where the verdict on a topic stands once there is one."""
+    return f"seqshift/{topic}/verdict"
+
+
+def _decide(store: Any, topic: str, verdict: str) -> str:
     """Sets the verdict unless somebody has; returns the one that holds."""
-    return store.compare_set(f"{key}/verdict", "", verdict).decode()
+    return store.compare_set(verdict_key(topic), "", verdict).decode()
 
 
 def _wait(store: Any, key: str, end: float) -> str | None:

@@ -91,11 +91,17 @@ def _parse_whole(text: str) -> int:
         raise _Problem("must be a whole number") from None
 
 
+# What the native side counts in 32 bits.
+_MOST = 2**31 - 1
+
+
 def _check_whole(value: Any, least: int) -> int:
     if isinstance(value, bool) or not isinstance(value, numbers.Integral):
         raise _Problem(f"must be a whole number of at least {least}, not {type(value).__name__}")
     if value < least:
         raise _Problem(f"must be a whole number of at least {least}")
+    if value > _MOST:
+        raise _Problem(f"must be a whole number of at most {_MOST}")
     return int(value)
 
 
@@ -179,7 +185,9 @@ class RolloutRebalanceConfig:
         variables=("SEQSHIFT_BACKEND",),
     )
     deadline_seconds: float = _setting(
-        60.0, _number("a number of seconds above 0", lambda value: value > 0), "longest wait on a peer, in seconds"
+        60.0,
+        _number("a number of seconds above 0, at most a day", lambda value: 0 < value <= 86_400),
+        "longest wait on a peer, in seconds",
     )
     staging_mib: int = _setting(64, _whole(1), "staging memory per direction, in MiB")
     comm_buffer_mib: int = _setting(64, _whole(1), "HCCL buffer of the project's own communicator, in MiB")

@@ -15,9 +15,8 @@ from seqshift.session import Session, join
 
 __all__ = ["disable_rollout_rebalance", "enable_rollout_rebalance"]
 
-# Attributes of an engine and of its output processor.
+# An engine's attribute.
 _SESSION = "_seqshift_session"
-_ADAPTER = "_seqshift_adapter"
 
 _lock = threading.Lock()
 _installed: _Installed | None = None
@@ -45,15 +44,19 @@ class _Installed:
         yield hook.before(vllm.LLM, "_run_engine")(self._rollout_begins)
         yield hook.around(vllm.LLMEngine, "step")(self._step)
         yield hook.around(vllm.LLMEngine, "has_unfinished_requests_dp")(self._unfinished)
-        yield hook.around(vllm.OutputProcessor, "process_outputs")(self._process_outputs)
         yield hook.before(vllm.InputBatch, "add_request")(vllm.clear_stale_row)
 
     def remove(self) -> None:
+        sessions = [engine.__dict__.get(_SESSION) for engine in self.engines]
+        if busy := sum(session.busy() for session in sessions if session is not None):
+            raise RuntimeError(
+                f"{busy} sequences are between ranks: step the engines until has_unfinished_requests() is False on all "
+                "ranks (generate([]) does), then disable"
+            )
         self._hooks_in.close()
         for engine in list(self.engines):
             session = engine.__dict__.pop(_SESSION, None)
             if session is not None:
-                del engine.output_processor.__dict__[_ADAPTER]
                 session.close()
         self.engines.clear()
 
@@ -93,7 +96,6 @@ class _Installed:
         session = join(facts, make_state, self.config)
         if session is not None:
             engine.__dict__[_SESSION] = session
-            engine.output_processor.__dict__[_ADAPTER] = session.adapter
             weakref.finalize(engine, session.close)
 
     # --- The step loop ---
@@ -104,28 +106,17 @@ class _Installed:
             session.restart()
 
     def _step(self, original: Any, engine: Any) -> list:
-        session = self.session(engine)
+        # Looked up here first: one call less in every step.
+        session = engine.__dict__.get(_SESSION) or self.session(engine)
         if session is None:
             return original(engine)
         return session.step(original, engine)
 
     def _unfinished(self, original: Any, engine: Any, has_unfinished: bool) -> bool:
-        session = self.session(engine)
+        session = engine.__dict__.get(_SESSION) or self.session(engine)
         if session is None:
             return original(engine, has_unfinished)
         return session.unfinished(original, engine)
-
-    def _process_outputs(self, original: Any, processor: Any, outputs: list, *args: Any, **kwargs: Any) -> Any:
-        adapter = processor.__dict__.get(_ADAPTER)
-        if adapter is None:
-            return original(processor, outputs, *args, **kwargs)
-        if not adapter.foreign and not adapter.delivery:
-            return original(processor, outputs, *args, **kwargs)
-        stopped = adapter.divert(outputs)
-        outputs, adapter.delivery = [*adapter.delivery, *outputs], []
-        result = original(processor, outputs, *args, **kwargs)
-        result.reqs_to_abort.extend(stopped)
-        return result
 
 
 def enable_rollout_rebalance(config: RolloutRebalanceConfig | Mapping[str, Any] | None = None) -> bool:
@@ -165,6 +156,9 @@ def disable_rollout_rebalance() -> None:
     """Takes the hooks out again: the original objects where nobody patched on top, else a pass-through. Twice is once.
 
     Call it between rollouts, on all ranks.
+
+    Raises:
+        RuntimeError: requests of this rank run elsewhere, or the other way round, which only the hooks can bring home.
     """
     global _installed
     with _lock:

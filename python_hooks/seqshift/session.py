@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Callable
 
 from seqshift import _native
-from seqshift.agreement import ON, agree
+from seqshift.agreement import ON, agree, verdict_key
 from seqshift.config import RolloutRebalanceConfig
 from seqshift.logs import log
 
@@ -50,6 +50,7 @@ class Session:
         self.checking = True
         self._due = False
         self.group.restart()
+        self.adapter.listen()
 
     def step(self, original: Callable[[Any], list], engine: Any) -> list:
         """One engine step."""
@@ -62,6 +63,9 @@ class Session:
                 self._check()
             self.steps += 1
             self.group.step(self.steps)
+        if self.adapter.away and not self.adapter.has_work():
+            # What ran here has been aborted since the group was asked, but sequences of this rank run elsewhere.
+            engine.should_execute_dummy_batch = True
         outputs = original(engine)
         if self.adapter.delivery:
             # A dummy step passes by the output processor.
@@ -88,8 +92,13 @@ class Session:
         self.restart()
         return False
 
+    def busy(self) -> int:
+        """Sequences that could not go on without the group: away from here, or of another rank."""
+        return 0 if self._broken else len(self.adapter.away) + len(self.adapter.foreign)
+
     def close(self) -> None:
         """Leaves the group."""
+        self.adapter.listen(False)
         self.group.close()
 
     def _resolve_layout(self) -> None:
@@ -130,13 +139,19 @@ def join(facts: Any, make_adapter: Callable[[], Any], config: RolloutRebalanceCo
     `facts` is the adapter's GroupFacts; `make_adapter` makes the EngineState and may raise what makes this engine
     unfit. All ranks come to the same answer, and each logs it once.
     """
+    # Other groups may use the same store.
+    scope = f"{min(facts.members)}/engine"
     engine = next(_engines)
+    while facts.store.check([verdict_key(f"{scope}/{engine}/fit")]):
+        # Decided without this rank: it was not hooked then. Its peers count from the next one on.
+        engine = next(_engines)
     words = {
         "version": _native.__version__,
         "vllm": facts.version,
         "config": config.agreement_hash(),
         "gears": list(facts.gears),
         "max_num_seqs": facts.max_num_seqs,
+        "max_model_len": facts.max_model_len,
         "test_plan": os.environ.get(TEST_PLAN, ""),
         "host": facts.host,
         "machine": _machine(),
@@ -145,7 +160,7 @@ def join(facts: Any, make_adapter: Callable[[], Any], config: RolloutRebalanceCo
     }
 
     def settle(topic: str, unfit: str | None, seconds: float = config.deadline_seconds) -> dict[int, dict]:
-        topic = f"engine/{engine}/{topic}"
+        topic = f"{scope}/{engine}/{topic}"
         verdict, heard = agree(
             facts.store, topic, facts.member, facts.members, {**words, "unfit": unfit}, _judge, seconds
         )
@@ -195,7 +210,7 @@ def _judge(heard: dict[int, dict]) -> str:
     for member, words in sorted(heard.items()):
         if words["unfit"]:
             return f"rank {member}: {words['unfit']}"
-    for name in ("version", "vllm", "config", "gears", "test_plan"):
+    for name in ("version", "vllm", "config", "gears", "max_model_len", "test_plan"):
         for member, words in sorted(heard.items()):
             if words[name] != heard[leader][name]:
                 return (

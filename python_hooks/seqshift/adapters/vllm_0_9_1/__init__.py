@@ -9,7 +9,6 @@ from __future__ import annotations
 from vllm.engine.arg_utils import EngineArgs
 from vllm.entrypoints.llm import LLM
 from vllm.v1.engine.llm_engine import LLMEngine
-from vllm.v1.engine.output_processor import OutputProcessor
 from vllm.v1.worker.gpu_input_batch import InputBatch
 
 from seqshift.adapters.vllm_0_9_1.group import GroupFacts, clear_stale_row, group_facts, set_gears
@@ -22,7 +21,6 @@ __all__ = [
     "GroupFacts",
     "InputBatch",
     "LLMEngine",
-    "OutputProcessor",
     "clear_stale_row",
     "group_facts",
     "set_gears",

@@ -67,6 +67,7 @@ class GroupFacts:
     gears: Sequence[int]
     """Effective graph batch sizes."""
     max_num_seqs: int
+    max_model_len: int
     unfit: str | None
     """Why this engine's requests cannot be moved."""
 
@@ -98,6 +99,7 @@ def group_facts(engine: LLMEngine, gears: Sequence[int]) -> GroupFacts | None:
         tp_members=list(tp.ranks),
         gears=gears,
         max_num_seqs=engine.vllm_config.scheduler_config.max_num_seqs,
+        max_model_len=engine.vllm_config.scheduler_config.max_model_len,
         unfit=unfit,
     )
 

@@ -23,6 +23,7 @@ from typing import Any, Callable
 import msgspec
 import torch
 from vllm.sampling_params import SamplingParams
+from vllm.v1.core.kv_cache_utils import hash_request_tokens
 from vllm.v1.engine import EngineCoreEvent, EngineCoreEventType, EngineCoreOutput, EngineCoreRequest, FinishReason
 from vllm.v1.engine.detokenizer import IncrementalDetokenizer
 from vllm.v1.engine.llm_engine import LLMEngine
@@ -120,6 +121,25 @@ class EngineState:
             with torch.inference_mode():
                 self.runner.input_batch.refresh_sampling_metadata()
         self._engine().should_execute_dummy_batch = not self.has_work()
+        self.listen()
+
+    def listen(self, on: bool | None = None) -> None:
+        """Puts `_process_outputs` before this engine's output processor while it has something to do (None), or not.
+
+        On the instance, since a step that moves nothing should not pay for it, and foreign requests and results come
+        and go in checks only.
+        """
+        if on if on is not None else (self.foreign or self.delivery):
+            self.processor.process_outputs = self._process_outputs
+        else:
+            self.processor.__dict__.pop("process_outputs", None)
+
+    def _process_outputs(self, outputs: list[EngineCoreOutput], *args: Any, **kwargs: Any) -> Any:
+        stopped = self.divert(outputs)
+        outputs, self.delivery = [*self.delivery, *outputs], []
+        result = type(self.processor).process_outputs(self.processor, outputs, *args, **kwargs)
+        result.reqs_to_abort.extend(stopped)
+        return result
 
     def producer(self) -> int | None:
         """The stream that computes on the KV caches; None where the host does."""
@@ -211,7 +231,26 @@ class EngineState:
             and request.request_id not in self.foreign
             and request not in self._pinned
             and not self._pin_reason(request)
+            # Its first output carries them, and only tokens go home.
+            and request.sampling_params.prompt_logprobs is None
+            and not self._prefix_is_here(request)
         )
+
+    def _prefix_is_here(self, request: Request) -> bool:
+        """Whether a waiting request would find cached blocks on this rank, which it would compute anew elsewhere:
+        those of an earlier prompt, or of another sample of its own prompt.
+        """
+        if not self.blocks.enable_caching:
+            return False
+        state = self.processor.request_states.get(request.request_id)
+        if state is not None and state.parent_req is not None:
+            return True
+        hashes = self.blocks.req_to_block_hashes[request.request_id]
+        if not hashes:
+            # Kept for the scheduler, which would compute the same.
+            hashes = hash_request_tokens(self.blocks.caching_hash_fn, self.block_size, request)
+            self.blocks.req_to_block_hashes[request.request_id] = hashes
+        return self.blocks.coordinator.find_longest_cache_hit(hashes, request.num_tokens - 1)[1] > 0
 
     def _pin_reason(self, request: Request) -> str | None:
         """Why a request's state cannot be carried, or None."""
