@@ -19,6 +19,8 @@ use crate::wire::{decode, encode};
 
 /// Longest time between two looks at the interrupt.
 pub(super) const TICK: Duration = Duration::from_millis(100);
+/// Longest time that a rank which gives up spends on telling its peers.
+const FAREWELL: Duration = Duration::from_millis(500);
 /// How often a damaged frame is asked for again before its damage is reported.
 const REPEATS: u32 = 3;
 
@@ -276,14 +278,42 @@ impl Mesh {
         }
     }
 
+    /// Tells every peer whose fault it is. Waits a moment for the words to be sent behind what
+    /// is still on its way, and for the peers to have read them: closing a connection with
+    /// unread bytes in it would make the peer's system throw them away.
     fn farewell(&mut self, culprit: u32, why: &str) {
+        let until = Instant::now() + FAREWELL;
         let said: Failure = (Some(culprit), format!("{why} (says rank {})", self.rank));
         let frame = frame::seal(Kind::Leave, u64::MAX, &encode(&said));
-        for peer in self.peers.iter_mut().flatten() {
+        let mut open: Vec<&mut Peer> = self.peers.iter_mut().flatten().collect();
+        for peer in &mut open {
             peer.outbox.extend_from_slice(&frame);
-            // Whoever cannot be told sees the connection close.
-            let _ = peer.flush();
-            let _ = peer.stream.shutdown(Shutdown::Write);
+        }
+        loop {
+            open.retain_mut(|peer| {
+                let sending = !peer.outbox.is_empty();
+                if sending && (peer.flush().is_err() || peer.outbox.is_empty()) {
+                    // Whoever cannot be told sees the connection close.
+                    let _ = peer.stream.shutdown(Shutdown::Write);
+                    peer.outbox.clear();
+                }
+                let there = peer.fill().unwrap_or(false);
+                peer.inbox.clear();
+                there || !peer.outbox.is_empty()
+            });
+            let left = until.saturating_duration_since(Instant::now());
+            if open.is_empty() || left.is_zero() {
+                return;
+            }
+            let mut fds: Vec<PollFd<'_>> = Vec::with_capacity(open.len());
+            for peer in &open {
+                let mut flags = PollFlags::IN;
+                flags.set(PollFlags::OUT, !peer.outbox.is_empty());
+                fds.push(PollFd::new(&peer.stream, flags));
+            }
+            if poll_for(&mut fds, left.min(TICK)).is_err() {
+                return;
+            }
         }
     }
 
