@@ -55,8 +55,9 @@ test-mock-sanitized: $(VENV)/tools.stamp
 bench: build bed
 	$(MAKE) --silent -C cann_shim/mock OUT=$(CURDIR)/$(MOCK_DIR) OBJ=$(CURDIR)/build/mock bench
 	$(CARGO) bench
-	$(BIN)/python benches/router.py
-	$(BIN)/python benches/group_vector.py
+	missed=; for bench in router group_vector engine_step engine_kv; do \
+		$(BIN)/python benches/$$bench.py || missed="$$missed $$bench"; \
+	done; test -z "$$missed" || { echo "bounds missed:$$missed" >&2; exit 1; }
 
 # A million mutated inputs; SEQSHIFT_FUZZ_SEED repeats a run.
 fuzz:

@@ -26,7 +26,7 @@ impl Pair {
     fn new(rank: &Rank, verify: bool) -> Self {
         let stream = Stream::new(&rank.runtime).expect("a stream");
         let cache = Cache::new(&stream, rank.rank, 16, &[1024], 0);
-        let options = TransferOptions::new(1 << 20, verify);
+        let options = TransferOptions::new(&rank.runtime, 1 << 20, verify);
         let layout = cache.layout.clone();
         // SAFETY: the cache is dropped after the transfer, with `self`, when no exchange runs.
         let transfer = unsafe { Transfer::new(&rank.runtime, layout, rank.ranks, options) }
@@ -312,7 +312,7 @@ fn staging_memory_that_cannot_be_had_is_an_error_before_anything_is_sent() {
         Fault::Return(i64::from(ffi::CANN_RT_DEVICE_OOM)),
     );
     let make = |bytes| {
-        let options = TransferOptions::new(bytes, false);
+        let options = TransferOptions::new(&runtime, bytes, false);
         // SAFETY: the cache outlives the transfer.
         unsafe { Transfer::new(&runtime, cache.layout.clone(), 2, options) }
     };

@@ -40,7 +40,7 @@ fn a_registered_cache_serves_until_dropped() {
         vec![sub_cache(&single, 0, 8, 64, 64)],
     ];
     let layout = KvLayout::new(layers).expect("the layout is possible");
-    let options = TransferOptions::new(1 << 16, true);
+    let options = TransferOptions::new(&runtime, 1 << 16, true);
     // SAFETY: the memory outlives the transfer.
     let mut transfer =
         unsafe { Transfer::new(&runtime, layout.clone(), 2, options) }.expect("there is room");

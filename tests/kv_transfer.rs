@@ -108,7 +108,7 @@ fn run(rank: &Rank, case: &Case, verify: bool) -> Seen {
     let free = rank.runtime.memory().expect("it can be asked").free;
     let options = TransferOptions {
         chunk_bytes: 4096,
-        ..TransferOptions::new(case.staging, verify)
+        ..TransferOptions::new(&rank.runtime, case.staging, verify)
     };
     // SAFETY: the cache outlives the transfer.
     let mut transfer =
@@ -233,7 +233,7 @@ fn one_transfer_serves_many_exchanges_and_a_new_cache() {
             Cache::new(&stream, rank.rank, 16, &[100, 200], 0),
             Cache::new(&stream, rank.rank + 10, 16, &[3000], 32),
         ];
-        let options = TransferOptions::new(1 << 16, true);
+        let options = TransferOptions::new(&rank.runtime, 1 << 16, true);
         let layout = caches[0].layout.clone();
         // SAFETY: the caches outlive the transfer.
         let mut transfer =
@@ -295,7 +295,7 @@ fn an_exchange_starts_after_what_the_engine_has_enqueued() {
         let cache = Cache::new(&stream, rank.rank, 8, &[4096], 0);
         // SAFETY: the cache outlives the transfer.
         let mut transfer = unsafe {
-            let options = TransferOptions::new(1 << 16, false);
+            let options = TransferOptions::new(&rank.runtime, 1 << 16, false);
             Transfer::new(&rank.runtime, cache.layout.clone(), 2, options)
         }
         .expect("there is room");
@@ -335,7 +335,7 @@ fn the_self_test_needs_no_peer_and_leaves_the_cache_as_it_is() {
     let stream = Stream::new(&runtime).expect("a stream");
     let cache = Cache::new(&stream, 0, 32, &[1000, 3000], 24);
     let before = cache.read(&stream);
-    let options = TransferOptions::new(8192, false);
+    let options = TransferOptions::new(&runtime, 8192, false);
     // SAFETY: the cache outlives the transfer.
     let mut transfer = unsafe { Transfer::new(&runtime, cache.layout.clone(), 2, options) }
         .expect("there is room");

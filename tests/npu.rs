@@ -73,7 +73,7 @@ fn gather_and_scatter_keep_every_byte() {
     let stream = Stream::new(&runtime).expect("a stream");
     for (length, padding) in [(16 << 10, 0), (128 << 10, 0), (128 << 10, 4096), (1000, 24)] {
         let cache = Cache::new(&stream, 0, 512, &[length, length], padding);
-        let options = TransferOptions::new(64 << 20, true);
+        let options = TransferOptions::new(&runtime, 64 << 20, true);
         // SAFETY: the cache outlives the transfer.
         let mut transfer = unsafe { Transfer::new(&runtime, cache.layout.clone(), 2, options) }
             .expect("there is room");
@@ -204,7 +204,7 @@ fn blocks_cross_between_two_devices() {
         let lengths = [128 << 10, 64 << 10, 512];
         let cache = Cache::new(&stream, rank, 512, &lengths, u64::from(rank) * 512);
         let theirs = Cache::new(&stream, 1 - rank, 512, &lengths, u64::from(1 - rank) * 512);
-        let options = TransferOptions::new(64 << 20, true);
+        let options = TransferOptions::new(runtime, 64 << 20, true);
         // SAFETY: the cache outlives the transfer.
         let mut transfer = unsafe { Transfer::new(runtime, cache.layout.clone(), 2, options) }
             .expect("there is room");

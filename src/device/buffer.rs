@@ -260,12 +260,7 @@ impl Registration {
         pointer: *mut u8,
         length: usize,
     ) -> Result<Option<Self>, DeviceError> {
-        if runtime
-            .symbols()
-            .table()
-            .seqshiftMockRegisterDeviceMemory
-            .is_none()
-        {
+        if !runtime.shares_host_memory() {
             return Ok(None);
         }
         let pointer = pointer.cast::<c_void>();

@@ -112,6 +112,15 @@ impl Runtime {
         Ok(MemoryInfo { free, total })
     }
 
+    /// Whether device memory is the host's own, as on the mock: what passes through it costs the
+    /// processor's caches, not a bus.
+    pub fn shares_host_memory(&self) -> bool {
+        self.symbols
+            .table()
+            .seqshiftMockRegisterDeviceMemory
+            .is_some()
+    }
+
     /// The name of the chip, if this CANN tells.
     pub fn chip(&self) -> Option<String> {
         let function = self.symbols.table().aclrtGetSocName?;

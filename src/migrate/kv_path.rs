@@ -85,7 +85,8 @@ impl KvPath {
             // SAFETY: the caller vouches for the memory.
             Some(transfer) => unsafe { transfer.set_layout(layout) },
             None => {
-                let options = TransferOptions::new(self.options.staging_bytes, self.options.verify);
+                let (bytes, verify) = (self.options.staging_bytes, self.options.verify);
+                let options = TransferOptions::new(&self.runtime, bytes, verify);
                 let ranks = self.options.ranks;
                 // SAFETY: the caller vouches for the memory.
                 let made = unsafe { Transfer::new(&self.runtime, layout, ranks, options) };
