@@ -3,8 +3,8 @@
 Per size a group of two ranks decodes two sequences of 64 layers in bf16; at every third step the forced plan sends
 both to the other rank. The pause is that of the whole check on the busier rank (load, plan, capture, transfer, digest,
 commit). In the same ranks, after the rollout: a plain copy of the same bytes (both sequences together, one thread,
-buffers out of the cache), and a yardstick, the published way in torch: counts gathered and each request pickled to its new
-rank, blocks indexed per layer, stacked, one blocking send per sequence, and index assignment at the other end.
+buffers out of the cache), and a yardstick, the published way in torch: counts gathered and each request pickled to its
+new rank, blocks indexed per layer, stacked, one blocking send per sequence, and index assignment at the other end.
 
 Prints one JSON document; exits with 1 if a bound does not hold.
 """
@@ -20,7 +20,7 @@ import sys
 import time
 from dataclasses import dataclass, replace
 
-from seqshift.cpu_bed.model import DEEP, ModelSpec
+from seqshift.cpu_bed.model import DEEP
 from seqshift.cpu_bed.ranks import Bed, RankContext
 
 SEQUENCES = 2
@@ -35,20 +35,20 @@ MIB = 1 << 20
 COPY_BOUND = 4.0
 # Pause over yardstick at 1 MiB.
 YARDSTICK_BOUND = 0.2
+MODEL = replace(DEEP, dtype="bfloat16", positions=16384)
 
 
 @dataclass(frozen=True)
 class Size:
-    """KV of one sequence: its prompt fills `mib` MiB of blocks but for the tokens that it decodes."""
+    """MiB of KV of one sequence, once it has decoded its tokens, and tokens per block."""
 
     mib: int
     block_tokens: int = 128
-    model: ModelSpec = replace(DEEP, dtype="bfloat16", positions=16384)
 
     @property
     def tokens(self) -> int:
         """Tokens of that many bytes, two bytes per element."""
-        return self.mib * MIB // self.model.kv_bytes_per_token(2)
+        return self.mib * MIB // MODEL.kv_bytes_per_token(2)
 
 
 # 1 MiB is 32 tokens of this model.
@@ -71,7 +71,7 @@ def rank(ctx: RankContext, size: Size) -> dict:
     assert seqshift.enable_rollout_rebalance({**settings, "check_interval": STEPS_BETWEEN_CHECKS})
     llm = make_llm(
         ctx,
-        model=size.model,
+        model=MODEL,
         max_model_len=max(1024, 2 * size.tokens),
         max_num_seqs=SEQUENCES,
         block_size=size.block_tokens,
