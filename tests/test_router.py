@@ -206,10 +206,11 @@ def test_a_bad_option_is_refused_by_name(option, bad):
         router(**{option: bad})
 
 
+@pytest.mark.parametrize("policy", ["weighted_margin", "margin"])
 @pytest.mark.parametrize("bad", ["request_id", 3, "not a name"])
-def test_a_bad_load_field_is_refused(bad):
+def test_a_bad_load_field_is_refused(bad, policy):
     with pytest.raises(ValueError, match="load_field"):
-        router(policy="weighted_margin", load_field=bad)
+        router(policy=policy, load_field=bad)
 
 
 def test_an_infinite_margin_never_breaks():

@@ -106,7 +106,8 @@ class AffinityRouter:
         if not isinstance(full_determinism, bool):
             raise ValueError(f"full_determinism must be True or False, not {full_determinism!r}")
         weighs = "weighted_margin" in (chosen[0], shadow and shadow[0])
-        self._load_field = _load_field(options.get("load_field", "prompt_ids")) if weighs else None
+        load_field = _load_field(options.get("load_field", "prompt_ids"))
+        self._load_field = load_field if weighs else None
         self._policy = chosen[0]
         self._shadow_policy = shadow and shadow[0]
         self._core = RouterCore(

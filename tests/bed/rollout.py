@@ -44,6 +44,8 @@ class Case:
     config: dict[str, Any] = field(default_factory=dict)
     # None, "shuffle" or "pingpong".
     plan: str | None = None
+    # Free KV blocks that a DP rank has at the start of the hooked run, where not all.
+    free_blocks: dict[int, int] = field(default_factory=dict)
 
     def __str__(self) -> str:
         return f"{self.work} {self.options or ''} {self.plan or 'gears'}"
@@ -58,11 +60,14 @@ class Pair:
     hooked: Rollout
 
 
-def run_rollout(llm: Any, work: Workload, *, hooked: bool, repair: bool = True, fresh: bool = True) -> Rollout:
+def run_rollout(
+    llm: Any, work: Workload, *, hooked: bool, repair: bool = True, fresh: bool = True, free_blocks: int | None = None
+) -> Rollout:
     """Runs one workload. The hooks must be in when `hooked`, and out otherwise.
 
     `repair` mends vLLM's stale rows in an unhooked run; a hooked one relies on the product for that. `fresh` clears
-    the prefix cache and starts request ids at 0, so that runs can be compared.
+    the prefix cache and starts request ids at 0, so that runs can be compared. With `free_blocks`, all other KV blocks
+    are held until the end.
     """
     if fresh:
         reset_prefix_cache(llm)
@@ -72,11 +77,22 @@ def run_rollout(llm: Any, work: Workload, *, hooked: bool, repair: bool = True, 
     seen = _stats() if hooked else {}
     guard = repaired_rows() if repair and not hooked else contextlib.nullcontext()
     start = time.perf_counter()
-    with Observer(llm) as trace, guard:
+    with Observer(llm) as trace, guard, held_blocks(llm, free_blocks):
         outputs = llm.generate(prompts, params, use_tqdm=False)
     seconds = time.perf_counter() - start
     stats = _difference(seen, _stats()) if hooked else {}
     return Rollout(record(outputs), trace, before, state(llm), seconds, stats)
+
+
+@contextlib.contextmanager
+def held_blocks(llm: Any, free: int | None) -> Iterator[None]:
+    """Leaves an idle engine `free` KV blocks; None leaves it all."""
+    pool = llm.llm_engine.engine_core.engine_core.scheduler.kv_cache_manager.block_pool
+    held = [] if free is None else pool.get_new_blocks(pool.get_num_free_blocks() - free)
+    try:
+        yield
+    finally:
+        pool.free_blocks(held)
 
 
 def run_rollouts(
@@ -114,11 +130,12 @@ def run_cases(
 ) -> list[Pair]:
     """A scenario: every case unhooked, then every case hooked, on one engine made with the options `engine`.
 
-    Cases with the same workload share the unhooked run.
+    An option that is a list has one value per DP rank. Cases with the same workload share the unhooked run.
     """
+    options = {k: v[ctx.dp_rank] if isinstance(v, list) else v for k, v in (engine or {}).items()}
     with hooks():
         # The gears are set, and the ranks agree, when the engine is made.
-        llm = make_plain_llm(ctx) if plain_llm else make_llm(ctx, **(engine or {}))
+        llm = make_plain_llm(ctx) if plain_llm else make_llm(ctx, **options)
     return run_pairs(ctx, llm, cases)
 
 
@@ -132,7 +149,8 @@ def run_pairs(ctx: RankContext, llm: Any, cases: list[Case]) -> list[Pair]:
             (plain[key],) = run_rollouts(ctx, llm, [work], hooked=False)
     pairs = []
     for case, work in zip(cases, works):
-        (hooked,) = run_rollouts(ctx, llm, [work], hooked=True, config=case.config, plan=case.plan)
+        free = case.free_blocks.get(ctx.dp_rank)
+        (hooked,) = run_rollouts(ctx, llm, [work], hooked=True, config=case.config, plan=case.plan, free_blocks=free)
         pairs.append(Pair(case, plain[f"{case.work} {case.options}"], hooked))
     return pairs
 

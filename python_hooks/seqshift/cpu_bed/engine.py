@@ -7,6 +7,9 @@ The changes, each for a fault of the CPU test bed, not of the product:
 * Matrices of one to three rows take another GEMM kernel, whose rounding differs: `F.linear` pads to four rows.
 * The CPU platform replaces `external_launcher` by `mp` when TP > 1.
 * The KV cache takes whole GiB of which every page is touched at start: it gets the size that is asked for.
+* The attention backend takes any request with its whole prompt computed for one that decodes a single token. A
+  preempted request whose cached blocks reach beyond its prompt has several to compute: the decode kernel then reads
+  beyond the block table (SIGSEGV, without any hook).
 * The destructor of a gloo group can wait for its worker thread while holding the GIL that this thread needs (seen
   when an engine is deleted): the DP groups of engines are kept until the rank exits.
 """
@@ -59,6 +62,7 @@ def patch() -> None:
     from vllm.config import ParallelConfig
     from vllm.engine.arg_utils import EngineArgs
     from vllm.platforms.cpu import CpuPlatform
+    from vllm.v1.attention.backends.cpu_attn import TorchSDPAMetadataBuilderV1
     from vllm.v1.worker.cpu_worker import CPUWorker
 
     oracle = EngineArgs._is_v1_supported_oracle
@@ -99,6 +103,24 @@ def patch() -> None:
     CpuPlatform.check_and_update_config = keeps_launcher
     memory = CPUWorker.determine_available_memory
     CPUWorker.determine_available_memory = lambda self: _kv_bytes or memory(self)
+
+    reorder = TorchSDPAMetadataBuilderV1.reorder_batch
+
+    @functools.wraps(reorder)
+    def reorders_by_work(self: Any, batch: Any, scheduled: Any) -> bool:
+        # A request in its prompt is recognised by its length alone; rows change places meanwhile.
+        lengths, computed = batch.num_prompt_tokens, batch.num_computed_tokens_cpu
+        kept = {}
+        for request_id, row in batch.req_id_to_index.items():
+            if scheduled.num_scheduled_tokens[request_id] > 1 and computed[row] >= lengths[row]:
+                kept[request_id] = int(lengths[row])
+                lengths[row] = computed[row] + 1
+        changed = reorder(self, batch, scheduled)
+        for request_id, length in kept.items():
+            lengths[batch.req_id_to_index[request_id]] = length
+        return changed
+
+    TorchSDPAMetadataBuilderV1.reorder_batch = reorders_by_work
 
     init_dp_group = ParallelConfig.stateless_init_dp_group
 

@@ -6,64 +6,32 @@ order of the protocol. What a move must carry, and why in this way:
 
 * A decoding request has KV for all tokens but the last, and the runner's own copy lacks that last token until the
   next step; so a request is movable iff it runs, has output, and `num_computed_tokens == num_tokens - 1`.
-* The origin keeps the request's `RequestState` in its output processor: ids, duplicate checks, aborts, the n>1 parent
-  and the counts stay as they are without us, and returned tokens go through it like any others. Whether a rank has
-  work is therefore asked of the scheduler alone.
-* At the destination nothing foreign enters the output processor, and the runner's input batch is not touched: the
-  next step finds no row and adds the request with everything, without a prefill.
+* The origin keeps the request in its output processor, so whether a rank has work is asked of the scheduler alone.
+* At the destination the runner's input batch is not touched: the next step finds no row and adds the request with
+  everything, without a prefill.
 """
 
 from __future__ import annotations
 
-import time
 import weakref
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Callable
 
 import msgspec
 import torch
 from vllm.sampling_params import SamplingParams
 from vllm.v1.core.kv_cache_utils import hash_request_tokens
-from vllm.v1.engine import EngineCoreEvent, EngineCoreEventType, EngineCoreOutput, EngineCoreRequest, FinishReason
-from vllm.v1.engine.detokenizer import IncrementalDetokenizer
 from vllm.v1.engine.llm_engine import LLMEngine
-from vllm.v1.metrics.stats import IterationStats
 from vllm.v1.request import Request, RequestStatus
 from vllm.v1.structured_output.request import StructuredOutputRequest
 from vllm.v1.worker.gpu_input_batch import CachedRequestState
 
 from seqshift._native import count_slot
-from seqshift.adapters.vllm_0_9_1.values import items_of, output_of, split, sub_cache
+from seqshift.adapters.vllm_0_9_1.returns import Away, Foreign, Returns
+from seqshift.adapters.vllm_0_9_1.values import split, sub_cache
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(SamplingParams).decode
-
-
-@dataclass
-class Away:
-    """A request of this rank that runs elsewhere."""
-
-    request_id: str
-    state: Any
-    """Its RequestState; another one under the same id means that this one was aborted."""
-    events: list | None = None
-    """What has not reached the metrics yet, of a request that moved before its prefill."""
-
-
-@dataclass
-class Foreign:
-    """A request of another rank that runs here."""
-
-    key: tuple[int, int]
-    request_id: str
-    """Its id at the origin."""
-    hops: int
-    params: bytes
-    """The sampling parameters as the origin encoded them."""
-    detokenizer: Any
-    """Set when it has stop strings."""
-    outputs: list[tuple] = field(default_factory=list)
-    done: bool = False
 
 
 @dataclass
@@ -82,22 +50,16 @@ class Rejected(Exception):
     """The destination does not take a request; the text is the reason that the source sees."""
 
 
-class EngineState:
-    """One engine's requests, at home, away and foreign."""
+class EngineState(Returns):
+    """One engine's requests, and how they leave it and come to it."""
 
     def __init__(self, engine: LLMEngine, dp_rank: int, count_pinned: Callable[[str], None]) -> None:
+        super().__init__(engine, dp_rank)
         core = engine.engine_core.engine_core
-        self._engine = weakref.ref(engine)
-        self.rank = dp_rank
-        self.scheduler = core.scheduler
         self.blocks = core.scheduler.kv_cache_manager
         self.runner = core.model_executor.driver_worker.worker.model_runner
-        self.processor = engine.output_processor
         self.block_size = self.blocks.block_size
-        self.away: dict[int, Away] = {}
-        self.foreign: dict[str, Foreign] = {}
         self.reserved: dict[tuple[int, int], Reservation] = {}
-        self.delivery: list[EngineCoreOutput] = []
         self._serial = 0
         self._count_pinned = count_pinned
         # Requests whose reason has been counted; a request pinned for good is not examined again.
@@ -122,24 +84,6 @@ class EngineState:
                 self.runner.input_batch.refresh_sampling_metadata()
         self._engine().should_execute_dummy_batch = not self.has_work()
         self.listen()
-
-    def listen(self, on: bool | None = None) -> None:
-        """Puts `_process_outputs` before this engine's output processor while it has something to do (None), or not.
-
-        On the instance, since a step that moves nothing should not pay for it, and foreign requests and results come
-        and go in checks only.
-        """
-        if on if on is not None else (self.foreign or self.delivery):
-            self.processor.process_outputs = self._process_outputs
-        else:
-            self.processor.__dict__.pop("process_outputs", None)
-
-    def _process_outputs(self, outputs: list[EngineCoreOutput], *args: Any, **kwargs: Any) -> Any:
-        stopped = self.divert(outputs)
-        outputs, self.delivery = [*self.delivery, *outputs], []
-        result = type(self.processor).process_outputs(self.processor, outputs, *args, **kwargs)
-        result.reqs_to_abort.extend(stopped)
-        return result
 
     def producer(self) -> int | None:
         """The stream that computes on the KV caches; None where the host does."""
@@ -183,17 +127,12 @@ class EngineState:
     def counts(self) -> tuple[int, int, int, int, bool]:
         """(running, waiting, free KV blocks, max_num_seqs, something to return)"""
         scheduler = self.scheduler
-        has_sync = any(f.outputs or f.done for f in self.foreign.values()) or any(
-            map(self._aborted, self.away.values())
-        )
-        return len(scheduler.running), len(scheduler.waiting), self._free(), scheduler.max_num_running_reqs, has_sync
+        slots = scheduler.max_num_running_reqs
+        return len(scheduler.running), len(scheduler.waiting), self._free(), slots, self.has_returns()
 
     def _free(self) -> int:
         # One block of growth is kept for every running request.
         return max(0, self.blocks.block_pool.get_num_free_blocks() - len(self.scheduler.running))
-
-    def _aborted(self, away: Away) -> bool:
-        return self.processor.request_states.get(away.request_id) is not away.state
 
     def detail(self) -> tuple[list[tuple], list[int], int]:
         """(running: (key or None, KV blocks, movable), blocks of each movable waiting request, free KV blocks)"""
@@ -396,28 +335,6 @@ class EngineState:
         if reservation.away is None and params.stop:
             reservation.detokenizer = self._detokenizer(request, manifest["output"])
 
-    def _detokenizer(self, request: Request, output: list[int]) -> Any:
-        """A detokenizer that has seen `output`, to notice a stop string here."""
-        like = EngineCoreRequest(
-            request_id=request.request_id,
-            prompt_token_ids=request.prompt_token_ids,
-            mm_inputs=None,
-            mm_hashes=None,
-            mm_placeholders=None,
-            sampling_params=request.sampling_params,
-            eos_token_id=request.eos_token_id,
-            arrival_time=0.0,
-            lora_request=None,
-            cache_salt=None,
-            data_parallel_rank=None,
-        )
-        tokenizer = self.processor.tokenizer.get_lora_tokenizer(None)
-        detokenizer = IncrementalDetokenizer.from_new_request(tokenizer, like)
-        stop, detokenizer.stop = detokenizer.stop, []
-        detokenizer.update(output, False)
-        detokenizer.stop = stop
-        return detokenizer
-
     def activate(self, origin: int, serial: int) -> None:
         """Lets the engine see an installed request: it runs from the next step on."""
         reservation = self.reserved.pop((origin, serial))
@@ -484,64 +401,8 @@ class EngineState:
 
     # --- Step 7: return ---
 
-    def take_sync(self) -> tuple[list[tuple], list[tuple[int, int]]]:
-        """(results of foreign requests, aborts of own requests that are away)"""
-        results = []
-        for request_id, foreign in list(self.foreign.items()):
-            if foreign.outputs or foreign.done:
-                results.append((foreign.key, foreign.outputs, foreign.done))
-                foreign.outputs = []
-            if foreign.done:
-                del self.foreign[request_id]
-        aborted = [serial for serial, away in self.away.items() if self._aborted(away)]
-        for serial in aborted:
-            del self.away[serial]
-        return results, [(self.rank, serial) for serial in aborted]
-
     def accept_sync(self, results: list[tuple], aborts: list[tuple[int, int]]) -> None:
         """Queues returned tokens for the output processor, and ends what its origin has aborted."""
-        for (_, serial), outputs, done in results:
-            away = self.away.pop(serial, None) if done else self.away.get(serial)
-            if away is None or self._aborted(away):
-                continue
-            for items in outputs:
-                output = output_of(away.request_id, items)
-                if away.events:
-                    # The metrics count its waiting time until now; the other rank's clock is another one.
-                    output.events = [*away.events, EngineCoreEvent.new_event(EngineCoreEventType.SCHEDULED)]
-                    away.events = None
-                self.delivery.append(output)
-        gone = set(map(tuple, aborts))
-        for request_id, foreign in list(self.foreign.items()):
-            if foreign.key in gone:
-                del self.foreign[request_id]
-                if (request := self.scheduler.requests.get(request_id)) is not None:
-                    self._drop(request)
-
-    def divert(self, outputs: list[EngineCoreOutput]) -> list[str]:
-        """Keeps the outputs of foreign requests for their origin; returns those that a stop string has ended."""
-        stopped = []
-        for output in outputs:
-            foreign = self.foreign.get(output.request_id)
-            if foreign is None:
-                continue
-            reason = output.finish_reason
-            foreign.outputs.append(items_of(output))
-            foreign.done = reason is not None
-            if foreign.detokenizer is not None:
-                found = foreign.detokenizer.update(output.new_token_ids, reason == FinishReason.STOP)
-                if found and not foreign.done:
-                    # The origin finds the stop string itself and names it.
-                    foreign.done = True
-                    stopped.append(output.request_id)
-        return stopped
-
-    def deliver(self) -> list[Any]:
-        """Feeds queued results to the output processor outside of a normal step; returns its RequestOutputs."""
-        engine = self._engine()
-        outputs, self.delivery = self.delivery, []
-        stats = IterationStats() if engine.log_stats else None
-        processed = self.processor.process_outputs(outputs, time.monotonic(), stats)
-        if engine.stat_logger is not None:
-            engine.stat_logger.record(scheduler_stats=self.scheduler.make_stats(), iteration_stats=stats)
-        return processed.request_outputs
+        self.queue(results)
+        for request in self.aborted(aborts):
+            self._drop(request)

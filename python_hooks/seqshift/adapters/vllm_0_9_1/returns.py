@@ -1,0 +1,172 @@
+"""What goes home: the requests of other ranks that run here, this rank's own that are away, and the tokens between.
+
+The origin keeps the request's `RequestState` in its output processor: ids, duplicate checks, aborts, the n>1 parent and
+the counts stay as they are without us, and returned tokens go through it like any others. At the rank that runs a
+foreign request nothing of it enters the output processor.
+"""
+
+from __future__ import annotations
+
+import time
+import weakref
+from dataclasses import dataclass, field
+from typing import Any
+
+from vllm.v1.engine import EngineCoreEvent, EngineCoreEventType, EngineCoreOutput, EngineCoreRequest, FinishReason
+from vllm.v1.engine.detokenizer import IncrementalDetokenizer
+from vllm.v1.engine.llm_engine import LLMEngine
+from vllm.v1.metrics.stats import IterationStats
+from vllm.v1.request import Request
+
+from seqshift.adapters.vllm_0_9_1.values import items_of, output_of
+
+
+@dataclass
+class Away:
+    """A request of this rank that runs elsewhere."""
+
+    request_id: str
+    state: Any
+    """Its RequestState; another one under the same id means that this one was aborted."""
+    events: list | None = None
+    """What has not reached the metrics yet, of a request that moved before its prefill."""
+
+
+@dataclass
+class Foreign:
+    """A request of another rank that runs here."""
+
+    key: tuple[int, int]
+    request_id: str
+    """Its id at the origin."""
+    hops: int
+    params: bytes
+    """The sampling parameters as the origin encoded them."""
+    detokenizer: Any
+    """Set when it has stop strings."""
+    outputs: list[tuple] = field(default_factory=list)
+    done: bool = False
+
+
+class Returns:
+    """The outputs of one engine that belong to another rank, and those of another rank that belong here."""
+
+    def __init__(self, engine: LLMEngine, dp_rank: int) -> None:
+        self._engine = weakref.ref(engine)
+        self.rank = dp_rank
+        self.scheduler = engine.engine_core.engine_core.scheduler
+        self.processor = engine.output_processor
+        self.away: dict[int, Away] = {}
+        self.foreign: dict[str, Foreign] = {}
+        self.delivery: list[EngineCoreOutput] = []
+
+    def listen(self, on: bool | None = None) -> None:
+        """Puts `_process_outputs` before this engine's output processor while it has something to do (None), or not.
+
+        On the instance, since a step that moves nothing should not pay for it, and foreign requests and results come
+        and go in checks only.
+        """
+        if on if on is not None else (self.foreign or self.delivery):
+            self.processor.process_outputs = self._process_outputs
+        else:
+            self.processor.__dict__.pop("process_outputs", None)
+
+    def _process_outputs(self, outputs: list[EngineCoreOutput], *args: Any, **kwargs: Any) -> Any:
+        stopped = self.divert(outputs)
+        outputs, self.delivery = [*self.delivery, *outputs], []
+        result = type(self.processor).process_outputs(self.processor, outputs, *args, **kwargs)
+        result.reqs_to_abort.extend(stopped)
+        return result
+
+    def _aborted(self, away: Away) -> bool:
+        return self.processor.request_states.get(away.request_id) is not away.state
+
+    def has_returns(self) -> bool:
+        """Whether there is anything for `take_sync`."""
+        return any(f.outputs or f.done for f in self.foreign.values()) or any(map(self._aborted, self.away.values()))
+
+    def take_sync(self) -> tuple[list[tuple], list[tuple[int, int]]]:
+        """(results of foreign requests, aborts of own requests that are away)"""
+        results = []
+        for request_id, foreign in list(self.foreign.items()):
+            if foreign.outputs or foreign.done:
+                results.append((foreign.key, foreign.outputs, foreign.done))
+                foreign.outputs = []
+            if foreign.done:
+                del self.foreign[request_id]
+        aborted = [serial for serial, away in self.away.items() if self._aborted(away)]
+        for serial in aborted:
+            del self.away[serial]
+        return results, [(self.rank, serial) for serial in aborted]
+
+    def queue(self, results: list[tuple]) -> None:
+        """Queues returned tokens for the output processor."""
+        for (_, serial), outputs, done in results:
+            away = self.away.pop(serial, None) if done else self.away.get(serial)
+            if away is None or self._aborted(away):
+                continue
+            for items in outputs:
+                output = output_of(away.request_id, items)
+                if away.events:
+                    # The metrics count its waiting time until now; the other rank's clock is another one.
+                    output.events = [*away.events, EngineCoreEvent.new_event(EngineCoreEventType.SCHEDULED)]
+                    away.events = None
+                self.delivery.append(output)
+
+    def aborted(self, keys: list[tuple[int, int]]) -> list[Request]:
+        """Forgets the foreign requests that their origin has aborted; returns those that still run here."""
+        gone = set(map(tuple, keys))
+        ended = [request_id for request_id, foreign in self.foreign.items() if foreign.key in gone]
+        for request_id in ended:
+            del self.foreign[request_id]
+        return [request for i in ended if (request := self.scheduler.requests.get(i)) is not None]
+
+    def divert(self, outputs: list[EngineCoreOutput]) -> list[str]:
+        """Keeps the outputs of foreign requests for their origin; returns those that a stop string has ended."""
+        stopped = []
+        for output in outputs:
+            foreign = self.foreign.get(output.request_id)
+            if foreign is None:
+                continue
+            reason = output.finish_reason
+            foreign.outputs.append(items_of(output))
+            foreign.done = reason is not None
+            if foreign.detokenizer is not None:
+                found = foreign.detokenizer.update(output.new_token_ids, reason == FinishReason.STOP)
+                if found and not foreign.done:
+                    # The origin finds the stop string itself and names it.
+                    foreign.done = True
+                    stopped.append(output.request_id)
+        return stopped
+
+    def deliver(self) -> list[Any]:
+        """Feeds queued results to the output processor outside of a normal step; returns its RequestOutputs."""
+        engine = self._engine()
+        outputs, self.delivery = self.delivery, []
+        stats = IterationStats() if engine.log_stats else None
+        processed = self.processor.process_outputs(outputs, time.monotonic(), stats)
+        if engine.stat_logger is not None:
+            engine.stat_logger.record(scheduler_stats=self.scheduler.make_stats(), iteration_stats=stats)
+        return processed.request_outputs
+
+    def _detokenizer(self, request: Request, output: list[int]) -> Any:
+        """A detokenizer that has seen `output`, to notice a stop string here."""
+        like = EngineCoreRequest(
+            request_id=request.request_id,
+            prompt_token_ids=request.prompt_token_ids,
+            mm_inputs=None,
+            mm_hashes=None,
+            mm_placeholders=None,
+            sampling_params=request.sampling_params,
+            eos_token_id=request.eos_token_id,
+            arrival_time=0.0,
+            lora_request=None,
+            cache_salt=None,
+            data_parallel_rank=None,
+        )
+        tokenizer = self.processor.tokenizer.get_lora_tokenizer(None)
+        detokenizer = IncrementalDetokenizer.from_new_request(tokenizer, like)
+        stop, detokenizer.stop = detokenizer.stop, []
+        detokenizer.update(output, False)
+        detokenizer.stop = stop
+        return detokenizer
