@@ -1,11 +1,14 @@
 //! What holds for every plan: sequences are neither lost nor doubled, slots and
 //! free blocks suffice, the order of the ranks does not matter, and a plan leaves
-//! nothing for a second one. (Where free blocks limit waiting requests it may leave
-//! something: they are placed before running sequences move.)
+//! nothing for a second one.
 
-use std::collections::BTreeSet;
+#[path = "planner/applied.rs"]
+mod applied;
 
+use applied::applied;
 use proptest::prelude::*;
+use proptest::strategy::ValueTree;
+use proptest::test_runner::TestRunner;
 use seqshift::plan::{Gears, Options, Plan, RankLoad, Reason, SequenceLoad, plan};
 
 /// How a group is drawn.
@@ -15,6 +18,8 @@ struct Shape {
     waiting: u32,
     /// Most blocks of a sequence; 0 for sequences of 3 blocks each.
     blocks: u32,
+    /// Blocks of each waiting request; 0 for different sizes.
+    prompt: u32,
     limited: bool,
 }
 
@@ -26,7 +31,12 @@ fn load(shape: Shape) -> impl Strategy<Value = RankLoad> {
     };
     let sequence = (size, prop::bool::weighted(0.9))
         .prop_map(|(kv_blocks, movable)| SequenceLoad { kv_blocks, movable });
-    let waiting = prop::collection::vec(1..=4u32, 0..=shape.waiting as usize);
+    let prompt = if shape.prompt == 0 {
+        1..=4
+    } else {
+        shape.prompt..=shape.prompt
+    };
+    let waiting = prop::collection::vec(prompt, 0..=shape.waiting as usize);
     let (free, blocks) = if shape.limited {
         (0.7, 0..60u64)
     } else {
@@ -75,57 +85,6 @@ fn planned(loads: &[RankLoad], gears: &Gears) -> Plan {
     plan(loads, gears, &options).unwrap()
 }
 
-/// The loads after a plan, with blocks used at the destinations and, if they are
-/// `credited`, freed at the sources; moved waiting requests wait at their
-/// destination.
-fn applied(loads: &[RankLoad], plan: &Plan, credited: bool) -> Vec<RankLoad> {
-    let mut after = loads.to_vec();
-    for m in &plan.moves {
-        let (from, to) = (m.from as usize, m.to as usize);
-        assert_ne!(from, to);
-        assert_eq!(m.count as usize, m.sequences.len());
-        if m.needs_kv {
-            let source = loads[from].sequences.as_ref().unwrap();
-            let moved: Vec<_> = m.sequences.iter().map(|&i| source[i as usize]).collect();
-            let blocks: u64 = moved.iter().map(|s| u64::from(s.kv_blocks)).sum();
-            after[to].free_kv_blocks = after[to].free_kv_blocks.map(|free| free - blocks);
-            after[to].sequences.as_mut().unwrap().extend(moved);
-            after[to].running += m.count;
-        } else {
-            let source = loads[from].waiting_kv_blocks.as_ref().unwrap();
-            let moved = m.sequences.iter().map(|&i| source[i as usize]);
-            after[to].waiting_kv_blocks.as_mut().unwrap().extend(moved);
-            after[to].waiting += m.count;
-        }
-    }
-    for (rank, load) in after.iter_mut().enumerate() {
-        let gone = |needs_kv| -> BTreeSet<usize> {
-            let moves = plan.moves.iter().filter(|m| m.from as usize == rank);
-            let moves = moves.filter(|m| m.needs_kv == needs_kv);
-            moves
-                .flat_map(|m| m.sequences.iter().map(|&i| i as usize))
-                .collect()
-        };
-        let running = gone(true);
-        let mut index = 0..;
-        load.sequences.as_mut().unwrap().retain(|sequence| {
-            let leaves = running.contains(&index.next().unwrap());
-            if leaves && credited {
-                let blocks = u64::from(sequence.kv_blocks);
-                load.free_kv_blocks = load.free_kv_blocks.map(|free| free + blocks);
-            }
-            !leaves
-        });
-        load.running -= running.len() as u32;
-        let waiting = gone(false);
-        let mut index = 0..;
-        let queue = load.waiting_kv_blocks.as_mut().unwrap();
-        queue.retain(|_| !waiting.contains(&index.next().unwrap()));
-        load.waiting -= waiting.len() as u32;
-    }
-    after
-}
-
 fn total(loads: &[RankLoad]) -> (u32, u32) {
     (
         loads.iter().map(|l| l.running).sum(),
@@ -150,8 +109,27 @@ const LARGE: Shape = Shape {
     ranks: 20,
     waiting: 6,
     blocks: 9,
+    prompt: 0,
     limited: true,
 };
+
+/// Small and large groups with and without waiting requests, sequences and requests of
+/// one size or several, free blocks that limit or not.
+fn shapes() -> impl Strategy<Value = Shape> {
+    let ranks = prop::sample::select(vec![2, 4, 20]);
+    let waiting = prop::sample::select(vec![0, 3, 6]);
+    let blocks = prop::sample::select(vec![0, 9]);
+    let prompt = prop::sample::select(vec![0, 2, 5]);
+    (ranks, waiting, blocks, prompt, any::<bool>()).prop_map(
+        |(ranks, waiting, blocks, prompt, limited)| Shape {
+            ranks,
+            waiting,
+            blocks,
+            prompt,
+            limited,
+        },
+    )
+}
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 3000, failure_persistence: None, ..ProptestConfig::default() })]
@@ -159,23 +137,31 @@ proptest! {
     #[test]
     fn sequences_are_conserved_and_fit(loads in loads(LARGE), gears in gears()) {
         let plan = planned(&loads, &gears);
-        let after = applied(&loads, &plan, true);
+        let after = applied(&loads, &plan);
         prop_assert_eq!(total(&loads), total(&after));
         prop_assert_eq!(sizes(&loads), sizes(&after));
         for (before, after) in loads.iter().zip(&after) {
-            let arrived = plan.moves.iter().filter(|m| m.to == before.rank);
-            let arrived: u32 = arrived.map(|m| m.count).sum();
             let slots = before.max_num_seqs.unwrap_or(32);
-            prop_assert!(arrived == 0 || before.running + arrived <= slots);
-            // Blocks of moved requests fit while the source still has its own.
-            let needed: u64 = plan.moves.iter().filter(|m| m.to == before.rank).map(|m| {
-                let source = &loads[m.from as usize];
-                m.sequences.iter().map(|&i| match m.needs_kv {
-                    true => source.sequences.as_ref().unwrap()[i as usize].kv_blocks,
-                    false => source.waiting_kv_blocks.as_ref().unwrap()[i as usize],
-                }).map(u64::from).sum::<u64>()
-            }).sum();
-            prop_assert!(before.free_kv_blocks.is_none_or(|free| needed <= free));
+            let arrived = |needs_kv| {
+                let moves = plan.moves.iter().filter(|m| m.to == before.rank);
+                let moves = moves.filter(|m| m.needs_kv == needs_kv);
+                let sizes = moves.flat_map(|m| {
+                    let source = &loads[m.from as usize];
+                    m.sequences.iter().map(|&i| match m.needs_kv {
+                        true => source.sequences.as_ref().unwrap()[i as usize].kv_blocks,
+                        false => source.waiting_kv_blocks.as_ref().unwrap()[i as usize],
+                    })
+                });
+                sizes.fold((0, 0), |(n, blocks), size| (n + 1, blocks + u64::from(size)))
+            };
+            // Running sequences fit while the source still has its own ones ...
+            let (count, blocks) = arrived(true);
+            prop_assert!(count == 0 || before.running + count <= slots);
+            prop_assert!(before.free_kv_blocks.is_none_or(|free| blocks <= free));
+            // ... and waiting requests once all of them are where they go.
+            let (count, blocks) = arrived(false);
+            prop_assert!(count == 0 || after.running + count <= slots);
+            prop_assert!(after.free_kv_blocks.is_none_or(|free| blocks <= free));
             prop_assert!(after.running <= u32::max(slots, before.running));
         }
         for m in plan.moves.iter().filter(|m| m.needs_kv) {
@@ -196,34 +182,27 @@ proptest! {
     ) {
         prop_assert_eq!(planned(&loads, &gears), planned(&mixed, &gears));
     }
+}
 
-    #[test]
-    fn a_second_plan_is_empty(
-        loads in loads(Shape { waiting: 0, blocks: 0, ..LARGE }),
-        gears in gears(),
-    ) {
-        let after = applied(&loads, &planned(&loads, &gears), true);
-        let again = planned(&after, &gears);
-        prop_assert!(again.is_empty(), "{again:#?}");
+/// Groups of all shapes. Where sequences differ in size, a second plan may reach a lower
+/// gear with blocks that the first one has freed, which it may not use itself: counted
+/// and shown.
+#[test]
+fn a_second_plan_is_empty() {
+    let mut runner = TestRunner::deterministic();
+    let (mut acted, mut exceptions) = (0, 0);
+    for _ in 0..40_000 {
+        let shape = shapes().new_tree(&mut runner).unwrap().current();
+        let loads = loads(shape).new_tree(&mut runner).unwrap().current();
+        let gears = gears().new_tree(&mut runner).unwrap().current();
+        let found = planned(&loads, &gears);
+        let again = planned(&applied(&loads, &found), &gears);
+        acted += usize::from(!found.is_empty());
+        if !again.is_empty() {
+            assert!(shape.blocks > 0 && again.has(Reason::Lowered), "{again:#?}");
+            exceptions += 1;
+        }
     }
-
-    #[test]
-    fn a_second_plan_is_empty_with_waiting_requests(
-        loads in loads(Shape { blocks: 0, limited: false, ..LARGE }),
-        gears in gears(),
-    ) {
-        let after = applied(&loads, &planned(&loads, &gears), true);
-        let again = planned(&after, &gears);
-        prop_assert!(again.is_empty(), "{again:#?}");
-    }
-
-    #[test]
-    fn a_second_plan_is_empty_for_different_sizes(
-        loads in loads(Shape { waiting: 0, ..LARGE }),
-        gears in gears(),
-    ) {
-        let after = applied(&loads, &planned(&loads, &gears), false);
-        let again = planned(&after, &gears);
-        prop_assert!(again.is_empty(), "{again:#?}");
-    }
+    println!("{acted} plans act; after {exceptions} of them a second one does");
+    assert!(acted > 15_000 && exceptions * 10_000 <= acted);
 }

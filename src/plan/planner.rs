@@ -11,14 +11,15 @@
 //! 5. the smallest maximum of blocks that one rank sends or receives;
 //! 6. ties by rank and evenly spaced by index, so that everybody computes the same plan.
 //!
-//! Objective 1 looks at the ranks before running sequences move. A second plan right
-//! after the first finds nothing, except where free blocks limit waiting requests
-//! or the blocks that the first plan freed at a source open a further way.
+//! Objective 1 looks at the ranks before running sequences move. What their moves make
+//! possible is planned in further rounds ([`super::rounds`]) and is part of the plan, so
+//! that a second plan right after it finds nothing. (Between sequences of different sizes
+//! it may, very rarely, reach a lower gear with blocks that the first plan has freed.)
 //!
 //! A plan that neither lowers the gear nor gives a waiting request a place that
 //! it would not have at home is replaced by the empty plan. Blocks and slots that
-//! moves free at a source are not counted as room: the source keeps everything
-//! until the moves have been committed.
+//! moves free at a source are not counted as room for other sequences: the source
+//! keeps everything until the moves have been committed.
 //!
 //! For movable sequences of one size all objectives are met exactly; for
 //! different sizes their packing is heuristic with a bounded search
@@ -72,12 +73,19 @@ pub fn plan(loads: &[RankLoad], gears: &Gears, options: &Options) -> Result<Plan
     ))
 }
 
+/// What one round finds.
+pub(super) struct Round {
+    pub(super) plan: Plan,
+    /// Waiting requests that have room where they are.
+    pub(super) at_home: u64,
+}
+
 /// The best moves of a single round.
 pub(super) fn plan_once(
     loads: &[RankLoad],
     gears: &Gears,
     options: &Options,
-) -> Result<Plan, PlanError> {
+) -> Result<Round, PlanError> {
     let group = Group::new(loads, options)?;
     let home = at_home(&group);
     let before: Vec<u32> = group
@@ -87,12 +95,15 @@ pub(super) fn plan_once(
         .map(|(&a, &b)| a + b)
         .collect();
     let gear_before = gears.gear_of(before.iter().copied().max().unwrap_or(0));
-    let nothing = |lower_bound: u32, reasons: Vec<Reason>| Plan {
-        gear_before,
-        gear_after: gear_before,
-        lower_bound,
-        reasons,
-        moves: Vec::new(),
+    let nothing = |lower_bound: u32, reasons: Vec<Reason>| Round {
+        plan: Plan {
+            gear_before,
+            gear_after: gear_before,
+            lower_bound,
+            reasons,
+            moves: Vec::new(),
+        },
+        at_home: sum(&home),
     };
     if group.len() == 1 {
         return Ok(nothing(gear_before, vec![Reason::SingleRank]));
@@ -139,12 +150,15 @@ pub(super) fn plan_once(
     let mut moves = running_moves(&group, found.shift);
     moves.extend(waiting_moves(&group, placed.flows(&group, &served)));
     moves.sort_by_key(|m| (m.from, m.to, !m.needs_kv));
-    Ok(Plan {
-        gear_before,
-        gear_after,
-        lower_bound,
-        reasons,
-        moves,
+    Ok(Round {
+        plan: Plan {
+            gear_before,
+            gear_after,
+            lower_bound,
+            reasons,
+            moves,
+        },
+        at_home: sum(&home),
     })
 }
 

@@ -174,6 +174,19 @@ fn place_unequal(group: &Group) -> Placement {
     {
         to = more;
     }
+    let home = at_home(group);
+    if to.len() < home.iter().sum::<u32>() as usize {
+        // Smaller requests than those of the others may have room where they are.
+        let mut left = home;
+        items.retain(|item| {
+            let left = &mut left[item.source as usize];
+            let stays = *left > 0;
+            *left -= u32::from(stays);
+            stays
+        });
+        let to: Vec<u32> = items.iter().map(|item| item.source).collect();
+        return summarise(group, &items, &to);
+    }
     let to = prefer_home(&items[..to.len()], &bins, &to).unwrap_or(to);
     summarise(group, &items, &to)
 }
@@ -210,6 +223,12 @@ fn by_level(items: &[Item], bins: &[Bin]) -> Vec<u32> {
 /// A packing of more than `count` of the smallest items, as many as best fit
 /// decreasing finds by bisection.
 fn by_fit(items: &[Item], count: usize, bins: &[Bin]) -> Option<Vec<u32>> {
+    // A request may stay at home, which best fit does not allow to what moves.
+    let anywhere = |item: &Item| Item {
+        source: u32::MAX,
+        ..*item
+    };
+    let items: Vec<Item> = items.iter().map(anywhere).collect();
     let (mut low, mut high) = (count, items.len());
     let mut best = None;
     while low < high {

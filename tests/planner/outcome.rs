@@ -22,9 +22,14 @@ pub struct Score {
 pub struct Applied {
     /// Running before + waiting after the moves of waiting requests.
     pub levels: Vec<u32>,
+    /// Requests without room on the ranks as they were before running sequences moved.
     pub unserved: u32,
-    /// Sequences that run after everything.
+    /// Sequences that run after everything, apart from requests for which running
+    /// sequences made room.
     pub active: Vec<u32>,
+    /// The same two with that room counted.
+    pub unserved_after: u32,
+    pub active_after: Vec<u32>,
     pub running_out: Vec<u32>,
     pub waiting_moved: u32,
     pub sent: Vec<u32>,
@@ -86,9 +91,9 @@ pub fn apply(case: &Case, plan: &Plan) -> Applied {
             waiting_in[to] += m.count;
         }
     }
-    let mut unserved = 0;
+    let (mut unserved, mut unserved_after) = (0, 0);
     let mut levels = Vec::new();
-    let mut active = Vec::new();
+    let (mut active, mut active_after) = (Vec::new(), Vec::new());
     for (rank, load) in case.loads.iter().enumerate() {
         queued[rank] = queued[rank] - waiting_out[rank] + waiting_in[rank];
         levels.push(running[rank] + queued[rank]);
@@ -101,28 +106,36 @@ pub fn apply(case: &Case, plan: &Plan) -> Applied {
             .as_ref()
             .and_then(|blocks| blocks.first());
         let size = size.copied().unwrap_or_else(|| waiting_size(case));
-        let free = load.free_kv_blocks.map_or(u32::MAX, |free| free as u32);
-        let served = queued[rank]
-            .min(slots.saturating_sub(running[rank]))
-            .min(free / size);
-        assert!(
-            served >= waiting_in[rank],
-            "moved to a rank without room: {plan:?}"
-        );
-        unserved += queued[rank] - served;
-        assert!(
-            received[rank] == 0 || served * size + received[rank] <= free,
-            "blocks: {plan:?}"
-        );
-        let held = running[rank] + arrived[rank] + served;
+        let free = load.free_kv_blocks.unwrap_or(u64::from(u32::MAX));
+        let fitting = |running: u32, free: u64| {
+            let slots = slots.saturating_sub(running);
+            let blocks = free / u64::from(size);
+            u64::from(queued[rank].min(slots)).min(blocks) as u32
+        };
+        // Sources keep what they give until everything has arrived.
+        let [sent, received] = [sent[rank], received[rank]].map(u64::from);
+        assert!(received <= free, "blocks: {plan:?}");
+        let held = running[rank] + arrived[rank];
         assert!(arrived[rank] == 0 || held <= slots, "slots: {plan:?}");
-        active.push(held - out[rank]);
+        let left = held - out[rank];
+        let served_after = fitting(left, free - received + sent);
+        assert!(
+            served_after >= waiting_in[rank],
+            "moved to rank {rank} without room: {plan:?} {case:?}"
+        );
+        active_after.push(left + served_after);
+        unserved_after += queued[rank] - served_after;
+        let served = fitting(running[rank], free);
+        active.push(left + served);
+        unserved += queued[rank] - served;
     }
     let waiting_moved = waiting_in.iter().sum();
     Applied {
         levels,
         unserved,
         active,
+        unserved_after,
+        active_after,
         running_out: out,
         waiting_moved,
         sent,
