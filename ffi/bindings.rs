@@ -41,6 +41,9 @@ pub const CANN_RT_EVENT_SYNC_TIMEOUT: i32 = 507047;
 pub const CANN_RT_DEVICE_MEM_ERROR: i32 = 507053;
 pub const CANN_RT_LINK_ERROR: i32 = 507056;
 pub const CANN_RT_DRV_INTERNAL: i32 = 507899;
+pub const CANN_NN_PARAM_NULLPTR: i32 = 161001;
+pub const CANN_NN_PARAM_INVALID: i32 = 161002;
+pub const CANN_NN_RUNTIME_ERROR: i32 = 361001;
 pub const CANN_MEM_HUGE_FIRST: i32 = 0;
 pub const CANN_MEM_HUGE_ONLY: i32 = 1;
 pub const CANN_MEM_NORMAL_ONLY: i32 = 2;
@@ -76,6 +79,19 @@ pub const CANN_LOCATION_DEVICE: i32 = 1;
 pub const CANN_LOCATION_UNREGISTERED: i32 = 2;
 pub const CANN_FORMAT_ND: i32 = 2;
 pub const CANN_FORMAT_FRACTAL_NZ: i32 = 29;
+pub const CANN_TENSOR_FLOAT: i32 = 0;
+pub const CANN_TENSOR_FLOAT16: i32 = 1;
+pub const CANN_TENSOR_INT8: i32 = 2;
+pub const CANN_TENSOR_INT32: i32 = 3;
+pub const CANN_TENSOR_UINT8: i32 = 4;
+pub const CANN_TENSOR_INT16: i32 = 6;
+pub const CANN_TENSOR_UINT16: i32 = 7;
+pub const CANN_TENSOR_UINT32: i32 = 8;
+pub const CANN_TENSOR_INT64: i32 = 9;
+pub const CANN_TENSOR_UINT64: i32 = 10;
+pub const CANN_TENSOR_DOUBLE: i32 = 11;
+pub const CANN_TENSOR_BOOL: i32 = 12;
+pub const CANN_TENSOR_BF16: i32 = 27;
 pub const CANN_MEMCPY_BATCH_MAX: i32 = 4096;
 pub const CANN_HCCL_OK: i32 = 0;
 pub const CANN_HCCL_PARA: i32 = 1;
@@ -127,6 +143,8 @@ pub const CANN_HCCL_CONFIG_VERSION: i32 = 5;
 pub const CANN_HCCL_CONFIG_UNSET: i64 = 4294967295;
 pub const SEQSHIFT_LIBRARY_ACL: i32 = 0;
 pub const SEQSHIFT_LIBRARY_HCCL: i32 = 1;
+pub const SEQSHIFT_LIBRARY_NNOPBASE: i32 = 2;
+pub const SEQSHIFT_LIBRARY_OPAPI: i32 = 3;
 pub const SEQSHIFT_GATHER: i32 = 0;
 pub const SEQSHIFT_SCATTER: i32 = 1;
 pub type CannError = i32;
@@ -140,6 +158,8 @@ pub type CannStreamStatus = i32;
 pub type CannCallbackBlock = i32;
 pub type CannRunMode = i32;
 pub type CannMemLocationType = i32;
+pub type CannTensorType = i32;
+pub type CannFormat = i32;
 pub type CannHcclStatus = i32;
 pub type CannHcclType = i32;
 pub type CannHcclOp = i32;
@@ -148,6 +168,8 @@ pub type CannStream = *mut ::std::os::raw::c_void;
 pub type CannEvent = *mut ::std::os::raw::c_void;
 pub type CannContext = *mut ::std::os::raw::c_void;
 pub type CannHcclHandle = *mut ::std::os::raw::c_void;
+pub type CannTensor = *mut ::std::os::raw::c_void;
+pub type CannExecutor = *mut ::std::os::raw::c_void;
 pub type CannCallback = ::std::option::Option<
     unsafe extern "C" fn(userData: *mut ::std::os::raw::c_void),
 >;
@@ -574,6 +596,61 @@ pub struct SeqshiftSymbols {
             stream: CannStream,
         ) -> CannError,
     >,
+    pub aclCreateTensor: ::std::option::Option<
+        unsafe extern "C" fn(
+            dims: *const i64,
+            dimCount: u64,
+            type_: CannTensorType,
+            strides: *const i64,
+            offset: i64,
+            format: CannFormat,
+            storageDims: *const i64,
+            storageDimCount: u64,
+            data: *mut ::std::os::raw::c_void,
+        ) -> CannTensor,
+    >,
+    pub aclDestroyTensor: ::std::option::Option<
+        unsafe extern "C" fn(tensor: *const ::std::os::raw::c_void) -> CannError,
+    >,
+    pub aclDestroyAclOpExecutor: ::std::option::Option<
+        unsafe extern "C" fn(executor: CannExecutor) -> CannError,
+    >,
+    pub aclnnIndexSelectGetWorkspaceSize: ::std::option::Option<
+        unsafe extern "C" fn(
+            self_: *const ::std::os::raw::c_void,
+            dim: i64,
+            index: *const ::std::os::raw::c_void,
+            out: CannTensor,
+            workspaceSize: *mut u64,
+            executor: *mut CannExecutor,
+        ) -> CannError,
+    >,
+    pub aclnnIndexSelect: ::std::option::Option<
+        unsafe extern "C" fn(
+            workspace: *mut ::std::os::raw::c_void,
+            workspaceSize: u64,
+            executor: CannExecutor,
+            stream: CannStream,
+        ) -> CannError,
+    >,
+    pub aclnnInplaceIndexCopyGetWorkspaceSize: ::std::option::Option<
+        unsafe extern "C" fn(
+            self_: CannTensor,
+            dim: i64,
+            index: *const ::std::os::raw::c_void,
+            source: *const ::std::os::raw::c_void,
+            workspaceSize: *mut u64,
+            executor: *mut CannExecutor,
+        ) -> CannError,
+    >,
+    pub aclnnInplaceIndexCopy: ::std::option::Option<
+        unsafe extern "C" fn(
+            workspace: *mut ::std::os::raw::c_void,
+            workspaceSize: u64,
+            executor: CannExecutor,
+            stream: CannStream,
+        ) -> CannError,
+    >,
     pub seqshiftMockRegisterDeviceMemory: ::std::option::Option<
         unsafe extern "C" fn(
             ptr: *mut ::std::os::raw::c_void,
@@ -587,7 +664,7 @@ pub struct SeqshiftSymbols {
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of SeqshiftSymbols"][::std::mem::size_of::<SeqshiftSymbols>() - 368usize];
+    ["Size of SeqshiftSymbols"][::std::mem::size_of::<SeqshiftSymbols>() - 424usize];
     ["Alignment of SeqshiftSymbols"][::std::mem::align_of::<SeqshiftSymbols>() - 8usize];
     [
         "Offset of field: SeqshiftSymbols::aclInit",
@@ -724,13 +801,36 @@ const _: () = {
         "Offset of field: SeqshiftSymbols::aclrtMemcpyBatchAsyncV2",
     ][::std::mem::offset_of!(SeqshiftSymbols, aclrtMemcpyBatchAsyncV2) - 344usize];
     [
+        "Offset of field: SeqshiftSymbols::aclCreateTensor",
+    ][::std::mem::offset_of!(SeqshiftSymbols, aclCreateTensor) - 352usize];
+    [
+        "Offset of field: SeqshiftSymbols::aclDestroyTensor",
+    ][::std::mem::offset_of!(SeqshiftSymbols, aclDestroyTensor) - 360usize];
+    [
+        "Offset of field: SeqshiftSymbols::aclDestroyAclOpExecutor",
+    ][::std::mem::offset_of!(SeqshiftSymbols, aclDestroyAclOpExecutor) - 368usize];
+    [
+        "Offset of field: SeqshiftSymbols::aclnnIndexSelectGetWorkspaceSize",
+    ][::std::mem::offset_of!(SeqshiftSymbols, aclnnIndexSelectGetWorkspaceSize)
+        - 376usize];
+    [
+        "Offset of field: SeqshiftSymbols::aclnnIndexSelect",
+    ][::std::mem::offset_of!(SeqshiftSymbols, aclnnIndexSelect) - 384usize];
+    [
+        "Offset of field: SeqshiftSymbols::aclnnInplaceIndexCopyGetWorkspaceSize",
+    ][::std::mem::offset_of!(SeqshiftSymbols, aclnnInplaceIndexCopyGetWorkspaceSize)
+        - 392usize];
+    [
+        "Offset of field: SeqshiftSymbols::aclnnInplaceIndexCopy",
+    ][::std::mem::offset_of!(SeqshiftSymbols, aclnnInplaceIndexCopy) - 400usize];
+    [
         "Offset of field: SeqshiftSymbols::seqshiftMockRegisterDeviceMemory",
     ][::std::mem::offset_of!(SeqshiftSymbols, seqshiftMockRegisterDeviceMemory)
-        - 352usize];
+        - 408usize];
     [
         "Offset of field: SeqshiftSymbols::seqshiftMockUnregisterDeviceMemory",
     ][::std::mem::offset_of!(SeqshiftSymbols, seqshiftMockUnregisterDeviceMemory)
-        - 360usize];
+        - 416usize];
 };
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]

@@ -4,17 +4,43 @@ use std::ffi::{CStr, c_void};
 use std::fmt;
 use std::path::PathBuf;
 
-use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
+use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_LOCAL, RTLD_NOW};
 
 use super::bindings::{
-    SEQSHIFT_LIBRARY_ACL, SEQSHIFT_LIBRARY_HCCL, SeqshiftSymbol, SeqshiftSymbols,
-    seqshiftSymbolList,
+    SEQSHIFT_LIBRARY_ACL, SEQSHIFT_LIBRARY_HCCL, SEQSHIFT_LIBRARY_NNOPBASE, SEQSHIFT_LIBRARY_OPAPI,
+    SeqshiftSymbol, SeqshiftSymbols, seqshiftSymbolList,
 };
 
-/// AscendCL.
-const ACL: &[&str] = &["libascendcl.so"];
-/// HCCL; from CANN 9 on part of it lives in the second library.
-const HCCL: &[&str] = &["libhccl.so", "libhcomm.so"];
+/// A library, under the names it may have.
+struct Wanted {
+    library: i32,
+    sonames: &'static [&'static str],
+    flags: i32,
+}
+
+const ACL: Wanted = Wanted {
+    library: SEQSHIFT_LIBRARY_ACL,
+    sonames: &["libascendcl.so"],
+    flags: RTLD_LOCAL,
+};
+/// From CANN 9 on part of it lives in the second library.
+const HCCL: Wanted = Wanted {
+    library: SEQSHIFT_LIBRARY_HCCL,
+    sonames: &["libhccl.so", "libhcomm.so"],
+    flags: RTLD_LOCAL,
+};
+/// The kernels' libraries expect to find its symbols in the process.
+const NNOPBASE: Wanted = Wanted {
+    library: SEQSHIFT_LIBRARY_NNOPBASE,
+    sonames: &["libnnopbase.so"],
+    flags: RTLD_GLOBAL,
+};
+/// From CANN 8.5 on the kernels are in the first library, before in the second.
+const OPAPI: Wanted = Wanted {
+    library: SEQSHIFT_LIBRARY_OPAPI,
+    sonames: &["libopapi_nn.so", "libopapi.so"],
+    flags: RTLD_LOCAL,
+};
 
 /// Where to look for the libraries.
 ///
@@ -107,14 +133,14 @@ impl Place {
         }
     }
 
-    fn open(&self, soname: &str) -> Result<Library, libloading::Error> {
+    fn open(&self, soname: &str, flags: i32) -> Result<Library, libloading::Error> {
         let file = match self {
             Self::Process => return Ok(Library::this()),
             Self::Soname => PathBuf::from(soname),
             Self::Directory(directory) => directory.join(soname),
         };
         // SAFETY: the initialisers of CANN, or of the stand-in that the user names, are trusted.
-        unsafe { Library::open(Some(file), RTLD_NOW | RTLD_LOCAL) }
+        unsafe { Library::open(Some(file), RTLD_NOW | flags) }
     }
 }
 
@@ -125,17 +151,30 @@ pub struct Symbols {
     table: Box<SeqshiftSymbols>,
     acl: String,
     hccl: String,
+    kernels: Option<String>,
 }
 
 impl Symbols {
     /// Finds the libraries and looks up all symbols: the mandatory ones of a library all in one
-    /// place, the optional ones one by one.
+    /// place, the optional ones one by one. The kernels need two libraries; without both, complete,
+    /// there are none.
     pub fn load(options: &LibraryOptions) -> Result<Self, LoadError> {
         let mut table = Box::<SeqshiftSymbols>::default();
         let places = options.places();
-        let acl = fill(&mut table, &places, SEQSHIFT_LIBRARY_ACL, ACL)?;
-        let hccl = fill(&mut table, &places, SEQSHIFT_LIBRARY_HCCL, HCCL)?;
-        Ok(Self { table, acl, hccl })
+        let acl = fill(&mut table, &places, &ACL)?;
+        let hccl = fill(&mut table, &places, &HCCL)?;
+        let kernels = kernels(&mut table, &places);
+        Ok(Self {
+            table,
+            acl,
+            hccl,
+            kernels,
+        })
+    }
+
+    /// Where the kernels that select and write rows were found, if they were.
+    pub fn kernels(&self) -> Option<&str> {
+        self.kernels.as_deref()
     }
 
     /// The table, for calls and for the shim. Mandatory members are never `None`.
@@ -162,50 +201,84 @@ fn members() -> &'static [SeqshiftSymbol] {
 fn fill(
     table: &mut SeqshiftSymbols,
     places: &[Place],
-    library: i32,
-    sonames: &'static [&'static str],
+    wanted: &Wanted,
 ) -> Result<String, LoadError> {
     let mut attempts = Vec::new();
     for place in places {
-        match find(place, library, sonames) {
+        let found = open(place, wanted, true).and_then(|libraries| {
+            let found = find(&libraries, wanted.library, |member| member.mandatory != 0)?;
+            keep(libraries);
+            Ok(found)
+        });
+        match found {
             Ok(found) => {
-                for (offset, address) in found {
-                    // SAFETY: the shim's offsets are those of the table's members, all of which are
-                    // nullable pointers.
-                    unsafe {
-                        std::ptr::from_mut(table)
-                            .byte_add(offset)
-                            .cast::<*mut c_void>()
-                            .write(address);
-                    }
-                }
-                return Ok(place.describe(sonames[0]));
+                set(table, found);
+                return Ok(place.describe(wanted.sonames[0]));
             }
             Err(reason) => attempts.push(Attempt {
-                place: place.describe(sonames[0]),
+                place: place.describe(wanted.sonames[0]),
                 reason,
             }),
         }
     }
     Err(LoadError {
-        library: sonames[0],
+        library: wanted.sonames[0],
         attempts,
     })
 }
 
-/// Offsets and addresses of the library's symbols, or why the place does not serve.
+/// Fills the members of the kernels' two libraries, all or none, from the first place that has
+/// them.
+fn kernels(table: &mut SeqshiftSymbols, places: &[Place]) -> Option<String> {
+    let complete = |place: &Place, wanted: &Wanted| {
+        let libraries = open(place, wanted, false)?;
+        let found = find(&libraries, wanted.library, |_| true)?;
+        keep(libraries);
+        Ok::<_, String>(found)
+    };
+    for place in places {
+        let found = complete(place, &NNOPBASE)
+            .and_then(|base| complete(place, &OPAPI).map(|kernels| (base, kernels)));
+        match found {
+            Ok((base, kernels)) => {
+                set(table, base);
+                set(table, kernels);
+                return Some(place.describe(OPAPI.sonames[0]));
+            }
+            Err(reason) => {
+                let place = place.describe(OPAPI.sonames[0]);
+                tracing::debug!(place, reason, "no kernels to move rows here");
+            }
+        }
+    }
+    None
+}
+
+/// The libraries of a place, under the names it has; at least the first one if it must be there.
+fn open(place: &Place, wanted: &Wanted, first: bool) -> Result<Vec<Library>, String> {
+    let mut libraries = Vec::new();
+    let mut reason = None;
+    for (index, soname) in wanted.sonames.iter().enumerate() {
+        match place.open(soname, wanted.flags) {
+            Ok(library) => libraries.push(library),
+            Err(error) if index == 0 && first => return Err(error.to_string()),
+            Err(error) => {
+                reason.get_or_insert_with(|| error.to_string());
+            }
+        }
+    }
+    match reason {
+        Some(reason) if libraries.is_empty() => Err(reason),
+        _ => Ok(libraries),
+    }
+}
+
+/// Offsets and addresses of a library's symbols, or which of the needed ones are missing.
 fn find(
-    place: &Place,
+    libraries: &[Library],
     library: i32,
-    sonames: &[&str],
+    needed: impl Fn(&SeqshiftSymbol) -> bool,
 ) -> Result<Vec<(usize, *mut c_void)>, String> {
-    let first = place.open(sonames[0]).map_err(|error| error.to_string())?;
-    let mut libraries = vec![first];
-    libraries.extend(
-        sonames[1..]
-            .iter()
-            .filter_map(|soname| place.open(soname).ok()),
-    );
     let mut found = Vec::new();
     let mut missing = Vec::new();
     for member in members()
@@ -216,15 +289,33 @@ fn find(
         let name = unsafe { CStr::from_ptr(member.name) };
         match libraries.iter().find_map(|library| address(library, name)) {
             Some(address) => found.push((member.offset as usize, address)),
-            None if member.mandatory != 0 => missing.push(name.to_string_lossy().into_owned()),
+            None if needed(member) => missing.push(name.to_string_lossy().into_owned()),
             None => {}
         }
     }
-    if !missing.is_empty() {
-        return Err(format!("lacks {}", missing.join(", ")));
+    if missing.is_empty() {
+        Ok(found)
+    } else {
+        Err(format!("lacks {}", missing.join(", ")))
     }
+}
+
+fn set(table: &mut SeqshiftSymbols, found: Vec<(usize, *mut c_void)>) {
+    for (offset, address) in found {
+        // SAFETY: the shim's offsets are those of the table's members, all of which are nullable
+        // pointers.
+        unsafe {
+            std::ptr::from_mut(table)
+                .byte_add(offset)
+                .cast::<*mut c_void>()
+                .write(address);
+        }
+    }
+}
+
+/// Until the process ends, since CANN does not survive unloading.
+fn keep(libraries: Vec<Library>) {
     libraries.into_iter().for_each(std::mem::forget);
-    Ok(found)
 }
 
 fn address(library: &Library, name: &CStr) -> Option<*mut c_void> {

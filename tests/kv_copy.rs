@@ -1,7 +1,7 @@
 //! Contract of gather and scatter: on any layout, staging memory gets exactly the bytes of the
 //! listed blocks in their order, and scattering writes exactly these bytes of exactly these blocks;
-//! adjacent blocks cost one copy; a CANN without two-dimensional copies on the device gives the
-//! same bytes.
+//! the same bytes whichever strategy does it, and on a CANN that refuses one; adjacent blocks cost
+//! one copy.
 
 mod support;
 
@@ -9,12 +9,14 @@ use std::ops::Range;
 
 use half::bf16;
 use proptest::prelude::*;
-use proptest::test_runner::{Config, TestRunner};
 use seqshift::device::{DeviceBuffer, DeviceError, Stream};
 use seqshift::ffi;
-use seqshift::kv::{BlockCopier, BlockPart, DType, Direction, Format, KvLayout, SubCache};
+use seqshift::kv::{
+    BlockCopier, BlockPart, CopyCounts, DType, Direction, Format, KvLayout, Strategy as Way,
+    SubCache,
+};
 use support::fault::{Fault, Faults};
-use support::{LONG, pattern, runtime};
+use support::{LONG, pattern, runner, runtime};
 
 /// A cache on the device together with what the host knows of it.
 struct Cache {
@@ -162,37 +164,74 @@ fn move_blocks(
     Ok(())
 }
 
-#[test]
-fn random_layouts_keep_every_byte() {
-    let _faults = Faults::begin();
+/// Moves random blocks by one strategy, or by the cost model's choices.
+fn random_layouts(forced: Option<Way>, cases_to_run: u32) -> CopyCounts {
     let runtime = runtime(0);
     let stream = Stream::new(&runtime).expect("a stream");
-    let copier = std::cell::RefCell::new(BlockCopier::default());
+    let copier = std::cell::RefCell::new(BlockCopier::new(forced));
     let run = |case| move_blocks(&stream, &mut copier.borrow_mut(), &case);
-    TestRunner::new(Config::with_cases(150))
+    runner(cases_to_run)
         .run(&cases(), run)
-        .unwrap_or_else(|error| {
-            panic!("{error}");
-        });
-    assert!(copier.borrow().counts().copies_2d > 0);
+        .unwrap_or_else(|error| panic!("{forced:?}: {error}"));
+    copier.borrow().counts()
+}
+
+#[test]
+fn every_strategy_keeps_every_byte_of_random_layouts() {
+    let _faults = Faults::begin();
+    for forced in [
+        None,
+        Some(Way::Copies),
+        Some(Way::Strided),
+        Some(Way::Kernels),
+    ] {
+        let counts = random_layouts(forced, 100);
+        let CopyCounts {
+            copies,
+            copies_2d,
+            kernels,
+            ..
+        } = counts;
+        match forced {
+            Some(Way::Copies) => assert!(copies > 0 && copies_2d == 0 && kernels == 0),
+            Some(Way::Kernels) => assert!(kernels > 0 && copies == 0 && copies_2d == 0),
+            _ => assert!(copies > 0 && copies_2d > 0, "{forced:?}: {counts:?}"),
+        }
+    }
 }
 
 #[test]
 fn a_cann_that_refuses_two_dimensional_copies_gives_the_same_bytes() {
     let faults = Faults::begin();
-    let runtime = runtime(0);
-    let stream = Stream::new(&runtime).expect("a stream");
-    let copier = std::cell::RefCell::new(BlockCopier::default());
     let refusal = Fault::Return(i64::from(ffi::CANN_RT_FEATURE_NOT_SUPPORT));
     faults.arm("aclrtMemcpy2dAsync", 1, 0, refusal);
-    let run = |case| move_blocks(&stream, &mut copier.borrow_mut(), &case);
-    TestRunner::new(Config::with_cases(50))
-        .run(&cases(), run)
-        .unwrap_or_else(|error| {
-            panic!("{error}");
-        });
-    assert_eq!(copier.borrow().counts().copies_2d, 0);
+    let counts = random_layouts(Some(Way::Strided), 50);
+    assert_eq!(counts.copies_2d, 0);
     assert_eq!(faults.hits(), 1, "once refused, it is not tried again");
+}
+
+#[test]
+fn a_cann_that_refuses_kernels_in_either_phase_gives_the_same_bytes() {
+    let faults = Faults::begin();
+    for call in [
+        "aclCreateTensor",
+        "aclnnIndexSelectGetWorkspaceSize",
+        "aclnnIndexSelect",
+        "aclnnInplaceIndexCopyGetWorkspaceSize",
+        "aclnnInplaceIndexCopy",
+    ] {
+        let before = faults.hits();
+        let refusal = Fault::Return(i64::from(ffi::CANN_NN_PARAM_INVALID));
+        faults.arm(call, 1, 0, refusal);
+        let counts = random_layouts(Some(Way::Kernels), 20);
+        assert!(counts.copies > 0, "{call}: {counts:?}");
+        assert_eq!(
+            faults.hits() - before,
+            1,
+            "{call}: once refused, none is tried again"
+        );
+        faults.clear();
+    }
 }
 
 /// (one-dimensional, two-dimensional) copies that gathering the blocks costs.

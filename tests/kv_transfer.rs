@@ -1,18 +1,18 @@
 //! Contract of an exchange: after it, every moved block has at the destination the bytes it had at
 //! the source, every other byte of the cache is as before, both ends computed the same digest, and
-//! staging memory never exceeded its bound, however small that is.
+//! staging memory never exceeded its bound, however small that is; the strategy of a rank is its own
+//! affair.
 
 mod support;
 
 use std::time::Instant;
 
 use proptest::prelude::*;
-use proptest::test_runner::{Config, TestRunner};
 use seqshift::device::{CopyKind, DeviceBuffer, Stream};
-use seqshift::kv::{Move, MoveOutcome, Transfer, TransferError, TransferOptions};
+use seqshift::kv::{Move, MoveOutcome, Strategy as Way, Transfer, TransferError, TransferOptions};
 use support::cache::Cache;
 use support::fault::{Fault, Faults};
-use support::{LONG, Rank, deadline, group, pattern, runtime};
+use support::{LONG, Rank, deadline, group, pattern, runner, runtime};
 
 /// One move of a test's plan: block ids at both ends.
 #[derive(Clone, Debug)]
@@ -28,6 +28,8 @@ struct Case {
     ranks: u32,
     lengths: Vec<u64>,
     staging: u64,
+    /// How each rank moves its blocks.
+    ways: Vec<Option<Way>>,
     plan: Vec<Planned>,
 }
 
@@ -41,8 +43,13 @@ fn cases() -> impl Strategy<Value = Case> {
         let shuffle = Just((0..BLOCKS as u32).collect::<Vec<u32>>()).prop_shuffle();
         let ids = proptest::collection::vec(shuffle, ranks as usize);
         let plan = proptest::collection::vec(one, 0..7);
-        (Just(ranks), lengths, 4096_u64..40_000, plan, ids).prop_map(
-            |(ranks, lengths, staging, moves, mut free)| {
+        let way = prop_oneof![
+            Just(None),
+            proptest::sample::select(Way::ALL.to_vec()).prop_map(Some)
+        ];
+        let ways = proptest::collection::vec(way, ranks as usize);
+        (Just(ranks), lengths, 4096_u64..40_000, plan, ids, ways).prop_map(
+            |(ranks, lengths, staging, moves, mut free, ways)| {
                 let mut take = |rank: u32, count| {
                     let free = &mut free[rank as usize];
                     free.split_off(free.len() - count)
@@ -62,6 +69,7 @@ fn cases() -> impl Strategy<Value = Case> {
                     ranks,
                     lengths,
                     staging,
+                    ways,
                     plan,
                 }
             },
@@ -114,6 +122,7 @@ fn run(rank: &Rank, case: &Case, verify: bool) -> Seen {
     let mut transfer =
         unsafe { Transfer::new(&rank.runtime, cache.layout.clone(), case.ranks, options) }
             .expect("there is room");
+    transfer.set_strategy(case.ways[rank.rank as usize]);
     assert!(transfer.staging_bytes() <= 2 * case.staging);
     let taken = free - rank.runtime.memory().expect("it can be asked").free;
     // The mock allocates in steps of 2 MiB.
@@ -188,12 +197,9 @@ fn random_plans_arrive_byte_for_byte() {
         check(&case, true);
         Ok(())
     };
-    TestRunner::new(Config {
-        max_shrink_iters: 20,
-        ..Config::with_cases(20)
-    })
-    .run(&cases(), run)
-    .unwrap_or_else(|error| panic!("{error}"));
+    runner(20)
+        .run(&cases(), run)
+        .unwrap_or_else(|error| panic!("{error}"));
 }
 
 /// Blocks of 40 kB through chunks of 4 kB, both ways at once.
@@ -208,6 +214,7 @@ fn large_blocks() -> Case {
         ranks: 2,
         lengths: vec![40_000, 8, 4096],
         staging: 8192,
+        ways: vec![None; 2],
         plan: vec![planned(0, 0), planned(1, 10), planned(0, 5)],
     }
 }

@@ -1,5 +1,6 @@
 //! Contract: the symbol table is filled from the first place that has all mandatory symbols;
-//! optional ones are taken one by one; a failure is an error that lists everything that was tried.
+//! optional ones are taken one by one, kernels all or none; a failure is an error that lists
+//! everything that was tried.
 
 use std::ffi::CStr;
 use std::path::{Path, PathBuf};
@@ -141,6 +142,81 @@ fn a_toolkit_serves_and_optional_symbols_stay_empty() {
         "{:?}",
         symbols.places()
     );
+}
+
+/// A directory with all that is mandatory.
+fn complete(name: &str) -> Directory {
+    let directory = Directory::new(name);
+    for (library, soname) in [
+        (ffi::SEQSHIFT_LIBRARY_ACL, "libascendcl.so"),
+        (ffi::SEQSHIFT_LIBRARY_HCCL, "libhccl.so"),
+    ] {
+        directory.library(soname, &names(library, true), 0, "");
+    }
+    directory
+}
+
+fn kernels(directory: &Directory) -> (Option<String>, [bool; 3]) {
+    let symbols =
+        Symbols::load(&from_directory(&directory.0)).expect("all mandatory symbols are there");
+    let table = symbols.table();
+    let present = [
+        table.aclCreateTensor.is_some(),
+        table.aclnnIndexSelect.is_some(),
+        table.aclnnInplaceIndexCopy.is_some(),
+    ];
+    (symbols.kernels().map(str::to_owned), present)
+}
+
+#[test]
+fn kernels_are_found_under_their_newer_and_their_older_name() {
+    let (base, ops) = (
+        names(ffi::SEQSHIFT_LIBRARY_NNOPBASE, false),
+        names(ffi::SEQSHIFT_LIBRARY_OPAPI, false),
+    );
+    for (name, libraries) in [
+        ("newer", vec![("libopapi_nn.so", &ops[..])]),
+        ("older", vec![("libopapi.so", &ops[..])]),
+        // A first library that lacks some of them is no reason to do without.
+        (
+            "split",
+            vec![("libopapi_nn.so", &ops[..1]), ("libopapi.so", &ops[1..])],
+        ),
+    ] {
+        let directory = complete(name);
+        directory.library("libnnopbase.so", &base, 0, "");
+        for (soname, names) in libraries {
+            directory.library(soname, names, 0, "");
+        }
+        let (place, present) = kernels(&directory);
+        assert!(
+            place.is_some_and(|place| place.ends_with("libopapi_nn.so")),
+            "{name}"
+        );
+        assert_eq!(present, [true; 3], "{name}");
+    }
+}
+
+#[test]
+fn without_all_of_both_libraries_there_are_no_kernels() {
+    let (base, ops) = (
+        names(ffi::SEQSHIFT_LIBRARY_NNOPBASE, false),
+        names(ffi::SEQSHIFT_LIBRARY_OPAPI, false),
+    );
+    for (name, base, ops) in [
+        ("nothing", &base[..0], &ops[..0]),
+        ("no-tensors", &base[..0], &ops[..]),
+        ("no-kernels", &base[..], &ops[..0]),
+        ("one-missing", &base[..], &ops[..3]),
+    ] {
+        let directory = complete(name);
+        for (soname, names) in [("libnnopbase.so", base), ("libopapi.so", ops)] {
+            if !names.is_empty() {
+                directory.library(soname, names, 0, "");
+            }
+        }
+        assert_eq!(kernels(&directory), (None, [false; 3]), "{name}");
+    }
 }
 
 #[test]

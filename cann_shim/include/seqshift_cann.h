@@ -1,8 +1,8 @@
 /*
  * The contract between the C shim, the CPU mock and the Rust core.
  *
- * It declares, under names of our own, the part of the CANN C ABI that seqshift uses: AscendCL ("acl", libascendcl.so)
- * and HCCL (libhccl.so). Values, layouts and prototypes are those of CANN 8.1 to 9.1, where this ABI only grew;
+ * It declares, under names of our own, the part of the CANN C ABI that seqshift uses: AscendCL ("acl", libascendcl.so),
+ * HCCL (libhccl.so) and, where they are there, two kernels of aclnn (libnnopbase.so, libopapi_nn.so or libopapi.so). Values, layouts and prototypes are those of CANN 8.1 to 9.1, where this ABI only grew;
  * tests/test_torch_npu_headers.py proves it against a published header set. Only the function names are CANN's own,
  * because they are looked up at run time; everything else here can be included beside CANN's headers.
  *
@@ -35,6 +35,8 @@ typedef int32_t CannStreamStatus;    /* CANN_STREAM_* of aclrtStreamQuery */
 typedef int32_t CannCallbackBlock;   /* CANN_CALLBACK_* */
 typedef int32_t CannRunMode;         /* CANN_RUN_* */
 typedef int32_t CannMemLocationType; /* CANN_LOCATION_* */
+typedef int32_t CannTensorType;      /* CANN_TENSOR_* */
+typedef int32_t CannFormat;          /* CANN_FORMAT_* */
 typedef int32_t CannHcclStatus;          /* CANN_HCCL_*: HCCL results */
 typedef int32_t CannHcclType;            /* CANN_HCCL_TYPE_* */
 typedef int32_t CannHcclOp;              /* CANN_HCCL_OP_* */
@@ -44,6 +46,8 @@ typedef void *CannStream;
 typedef void *CannEvent;
 typedef void *CannContext;
 typedef void *CannHcclHandle; /* a communicator */
+typedef void *CannTensor;     /* shape and place of memory that a kernel works on */
+typedef void *CannExecutor;   /* a kernel's call between its two phases */
 
 typedef void (*CannCallback)(void *userData);
 
@@ -92,6 +96,11 @@ typedef void (*CannCallback)(void *userData);
 #define CANN_RT_LINK_ERROR 507056
 #define CANN_RT_DRV_INTERNAL 507899
 
+/* Results of aclnn; other codes of it are inner ones. */
+#define CANN_NN_PARAM_NULLPTR 161001
+#define CANN_NN_PARAM_INVALID 161002
+#define CANN_NN_RUNTIME_ERROR 361001
+
 /* ---- AscendCL values ----------------------------------------------------------------------------------------- */
 
 #define CANN_MEM_HUGE_FIRST 0
@@ -139,6 +148,21 @@ typedef void (*CannCallback)(void *userData);
 /* Formats of a tensor in device memory; FRACTAL_NZ permutes the elements inside a block. */
 #define CANN_FORMAT_ND 2
 #define CANN_FORMAT_FRACTAL_NZ 29
+
+/* Element types of a tensor. */
+#define CANN_TENSOR_FLOAT 0
+#define CANN_TENSOR_FLOAT16 1
+#define CANN_TENSOR_INT8 2
+#define CANN_TENSOR_INT32 3
+#define CANN_TENSOR_UINT8 4
+#define CANN_TENSOR_INT16 6
+#define CANN_TENSOR_UINT16 7
+#define CANN_TENSOR_UINT32 8
+#define CANN_TENSOR_INT64 9
+#define CANN_TENSOR_UINT64 10
+#define CANN_TENSOR_DOUBLE 11
+#define CANN_TENSOR_BOOL 12
+#define CANN_TENSOR_BF16 27
 
 /* The most items of one aclrtMemcpyBatch call. */
 #define CANN_MEMCPY_BATCH_MAX 4096
@@ -350,6 +374,40 @@ SEQSHIFT_ASSERT(offsetof(CannHcclConfig, rdmaServiceLevel) == 296, "CannHcclConf
        size_t *attrsIndexes, size_t attrsCount, CannStream stream))
 
 /*
+ * Kernels that select and write rows, as old as CANN 8.1: either both libraries serve, or no kernels are used.
+ * libnnopbase.so has the tensors and must be loaded, globally, before the library of the kernels, which is
+ * libopapi_nn.so from CANN 8.5 on and libopapi.so before.
+ *
+ * A kernel is called in two phases. The first checks the arguments and tells how many bytes of device memory the
+ * second needs; it makes an executor, which the second uses up. The tensors must live until the second has returned,
+ * all memory until the stream has passed the kernel. An executor that is not used is destroyed.
+ *
+ * Traps:
+ * - a tensor that is not contiguous is made so first: for a strided view that is a copy of the whole cache, and for
+ *   aclnnInplaceIndexCopy another one back.
+ * - aclnnInplaceIndexCopy runs on AI cores for FLOAT, FLOAT16, BF16, INT32 and INT64; other types are much slower.
+ * - an index out of range is not checked by the call; what the kernel then does is undefined.
+ */
+#define SEQSHIFT_NNOPBASE_OPTIONAL(X) \
+    X(CannTensor, aclCreateTensor, \
+      (const int64_t *dims, uint64_t dimCount, CannTensorType type, const int64_t *strides, int64_t offset, \
+       CannFormat format, const int64_t *storageDims, uint64_t storageDimCount, void *data)) \
+    X(CannError, aclDestroyTensor, (const void *tensor)) \
+    X(CannError, aclDestroyAclOpExecutor, (CannExecutor executor))
+
+#define SEQSHIFT_OPAPI_OPTIONAL(X) \
+    X(CannError, aclnnIndexSelectGetWorkspaceSize, \
+      (const void *self, int64_t dim, const void *index, CannTensor out, uint64_t *workspaceSize, \
+       CannExecutor *executor)) \
+    X(CannError, aclnnIndexSelect, \
+      (void *workspace, uint64_t workspaceSize, CannExecutor executor, CannStream stream)) \
+    X(CannError, aclnnInplaceIndexCopyGetWorkspaceSize, \
+      (CannTensor self, int64_t dim, const void *index, const void *source, uint64_t *workspaceSize, \
+       CannExecutor *executor)) \
+    X(CannError, aclnnInplaceIndexCopy, \
+      (void *workspace, uint64_t workspaceSize, CannExecutor executor, CannStream stream))
+
+/*
  * Exported by the CPU mock's libascendcl.so only. Register makes [ptr, ptr + size) of ordinary host memory device
  * memory of `deviceId`, as if aclrtMalloc had returned it; the caller keeps it allocated until it is unregistered.
  * The same range may be registered several times and goes with its last registration; a range that overlaps another
@@ -366,6 +424,8 @@ typedef struct SeqshiftSymbols {
     SEQSHIFT_ACL_MANDATORY(SEQSHIFT_MEMBER)
     SEQSHIFT_HCCL_MANDATORY(SEQSHIFT_MEMBER)
     SEQSHIFT_ACL_OPTIONAL(SEQSHIFT_MEMBER)
+    SEQSHIFT_NNOPBASE_OPTIONAL(SEQSHIFT_MEMBER)
+    SEQSHIFT_OPAPI_OPTIONAL(SEQSHIFT_MEMBER)
     SEQSHIFT_MOCK_OPTIONAL(SEQSHIFT_MEMBER)
 } SeqshiftSymbols;
 
@@ -376,6 +436,8 @@ typedef struct SeqshiftSymbols {
 SEQSHIFT_ACL_MANDATORY(SEQSHIFT_PROTOTYPE)
 SEQSHIFT_HCCL_MANDATORY(SEQSHIFT_PROTOTYPE)
 SEQSHIFT_ACL_OPTIONAL(SEQSHIFT_PROTOTYPE)
+SEQSHIFT_NNOPBASE_OPTIONAL(SEQSHIFT_PROTOTYPE)
+SEQSHIFT_OPAPI_OPTIONAL(SEQSHIFT_PROTOTYPE)
 SEQSHIFT_MOCK_OPTIONAL(SEQSHIFT_PROTOTYPE)
 #endif
 
@@ -383,6 +445,8 @@ SEQSHIFT_MOCK_OPTIONAL(SEQSHIFT_PROTOTYPE)
 
 #define SEQSHIFT_LIBRARY_ACL 0
 #define SEQSHIFT_LIBRARY_HCCL 1
+#define SEQSHIFT_LIBRARY_NNOPBASE 2
+#define SEQSHIFT_LIBRARY_OPAPI 3
 
 /* One member of SeqshiftSymbols. */
 typedef struct SeqshiftSymbol {
@@ -416,7 +480,7 @@ typedef struct SeqshiftCopyState {
     uint64_t copies;    /* one-dimensional copies enqueued */
     uint64_t copies2d;  /* two-dimensional copies enqueued */
     uint64_t bytes;     /* bytes enqueued */
-    uint64_t refused2d; /* not 0: this CANN refuses two-dimensional copies on the device, so none are tried */
+    uint64_t refused2d; /* not 0: no two-dimensional copies; set when this CANN refuses them on the device */
 } SeqshiftCopyState;
 SEQSHIFT_ASSERT(sizeof(SeqshiftCopyState) == 32, "SeqshiftCopyState is 32 bytes");
 

@@ -12,6 +12,7 @@ mod error;
 mod event;
 mod runtime;
 mod stream;
+mod tensor;
 
 pub use buffer::{DeviceBuffer, HostBuffer, Registration};
 pub use error::DeviceError;
@@ -19,6 +20,7 @@ pub(crate) use error::{acl, check, recent_message};
 pub use event::Event;
 pub use runtime::{MemoryInfo, Runtime, RuntimeOptions};
 pub use stream::{CopyKind, Stream};
+pub use tensor::{Prepared, RowMove, Tensor, prepare};
 
 use std::time::Duration;
 

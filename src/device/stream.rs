@@ -2,7 +2,7 @@
 
 use std::ffi::c_void;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::{DeviceError, Event, Runtime, acl, milliseconds};
@@ -29,11 +29,15 @@ impl CopyKind {
     }
 }
 
+/// Streams made so far.
+static MADE: AtomicU64 = AtomicU64::new(0);
+
 /// A queue: what is enqueued runs in order, asynchronously.
 #[derive(Debug)]
 pub struct Stream {
     runtime: Arc<Runtime>,
     raw: ffi::CannStream,
+    id: u64,
     owned: bool,
     aborted: AtomicBool,
 }
@@ -58,6 +62,7 @@ impl Stream {
         Ok(Self {
             runtime: Arc::clone(runtime),
             raw,
+            id: MADE.fetch_add(1, Ordering::Relaxed),
             owned: true,
             aborted: AtomicBool::new(false),
         })
@@ -72,6 +77,7 @@ impl Stream {
         Self {
             runtime: Arc::clone(runtime),
             raw,
+            id: MADE.fetch_add(1, Ordering::Relaxed),
             owned: false,
             aborted: AtomicBool::new(false),
         }
@@ -80,6 +86,11 @@ impl Stream {
     /// The `aclrtStream`.
     pub fn raw(&self) -> ffi::CannStream {
         self.raw
+    }
+
+    /// A number that no other [`Stream`] of this process has, while handles may come again.
+    pub fn id(&self) -> u64 {
+        self.id
     }
 
     /// The runtime of the stream's device.

@@ -3,6 +3,9 @@
 use std::ops::Range;
 
 use super::SubCache;
+use super::cost::{self, Choice, Means, Reason, Strategy};
+use super::runs;
+use super::strategy::{Copies, Kernels, Mover, Transport};
 use crate::device::{DeviceError, Stream};
 use crate::ffi;
 
@@ -13,6 +16,8 @@ pub struct CopyCounts {
     pub copies: u64,
     /// Two-dimensional copies.
     pub copies_2d: u64,
+    /// Kernels.
+    pub kernels: u64,
     /// Bytes.
     pub bytes: u64,
 }
@@ -45,15 +50,64 @@ impl BlockPart<'_> {
     }
 }
 
-/// Enqueues copies of blocks and remembers what the loaded CANN can do.
-#[derive(Debug, Default)]
+/// Moves blocks by the strategy that costs least ([`cost`]), and remembers what the loaded CANN
+/// refuses.
+#[derive(Debug)]
 pub struct BlockCopier {
-    state: ffi::SeqshiftCopyState,
+    forced: Option<Strategy>,
+    copies: Copies,
+    strided: Copies,
+    kernels: Kernels,
+}
+
+impl Default for BlockCopier {
+    fn default() -> Self {
+        Self::new(None)
+    }
 }
 
 impl BlockCopier {
-    /// Enqueues the copies between blocks and staging memory. Runs of adjacent blocks become one
-    /// copy each, evenly spaced ones a two-dimensional copy where CANN has it.
+    /// With a strategy for all blocks where CANN has it, or the choice of the cost model.
+    pub fn new(forced: Option<Strategy>) -> Self {
+        Self {
+            forced,
+            copies: Copies::new(false),
+            strided: Copies::new(true),
+            kernels: Kernels::default(),
+        }
+    }
+
+    /// Another strategy for all blocks from now on, or the choice of the cost model.
+    pub fn set_strategy(&mut self, forced: Option<Strategy>) {
+        self.forced = forced;
+    }
+
+    /// Which strategy the part will be moved by.
+    pub fn choice(&self, part: &BlockPart<'_>, stream: &Stream) -> Choice {
+        let means = Means {
+            strided: self.strided.is_possible(),
+            kernels: self.kernels.is_possible() && stream.runtime().symbols().kernels().is_some(),
+            direct: false,
+        };
+        let job = runs::job(part);
+        let forced = match self.forced {
+            Some(Strategy::Copies) => Some(Strategy::Copies),
+            Some(Strategy::Strided) if means.strided => Some(Strategy::Strided),
+            Some(Strategy::Kernels) if means.kernels => Some(Strategy::Kernels),
+            _ => None,
+        };
+        match forced {
+            Some(strategy) => Choice {
+                strategy,
+                reason: Reason::Forced,
+                nanos: cost::nanos(strategy, &job, means).unwrap_or_default(),
+            },
+            None => cost::choose(&job, means),
+        }
+    }
+
+    /// Enqueues the work that moves the blocks between the cache and staging memory. What CANN
+    /// does not take is done by single copies, then and from then on.
     ///
     /// # Errors
     /// [`DeviceError::Call`] with `CANN_INVALID_PARAM`, and nothing enqueued, if an id or the range
@@ -71,37 +125,65 @@ impl BlockCopier {
         capacity: usize,
         stream: &Stream,
     ) -> Result<(), DeviceError> {
-        let runtime = stream.runtime();
-        runtime.bind()?;
-        let direction = match direction {
-            Direction::Gather => ffi::SEQSHIFT_GATHER,
-            Direction::Scatter => ffi::SEQSHIFT_SCATTER,
+        check(part, capacity)?;
+        if part.ids.is_empty() {
+            return Ok(());
+        }
+        stream.runtime().bind()?;
+        let one = Transport {
+            direction,
+            part,
+            staging,
+            stream,
         };
-        // SAFETY: the table is complete, all references live, the caller vouches for the memory.
-        let code = unsafe {
-            ffi::seqshiftCopyBlocks(
-                runtime.symbols().table(),
-                &part.cache.raw(),
-                part.range.start,
-                part.range.end.saturating_sub(part.range.start),
-                part.ids.as_ptr(),
-                part.ids.len(),
-                staging.cast(),
-                capacity,
-                direction,
-                stream.raw(),
-                &mut self.state,
-            )
-        };
-        crate::device::check(runtime.symbols(), "a copy of blocks", code)
+        match self.choice(part, stream).strategy {
+            Strategy::Kernels => {
+                // SAFETY: as the caller promises; the parts were checked.
+                let Err(error) = (unsafe { self.kernels.enqueue(&one) }) else {
+                    return Ok(());
+                };
+                self.kernels.refuse(&error);
+                // Copies of the same bytes do no harm if the kernel runs after all.
+                // SAFETY: as above.
+                unsafe { self.copies.enqueue(&one) }
+            }
+            // SAFETY: as above.
+            Strategy::Strided => unsafe { self.strided.enqueue(&one) },
+            // SAFETY: as above.
+            Strategy::Copies | Strategy::Direct => unsafe { self.copies.enqueue(&one) },
+        }
     }
 
     /// What has been enqueued so far.
     pub fn counts(&self) -> CopyCounts {
-        CopyCounts {
-            copies: self.state.copies,
-            copies_2d: self.state.copies2d,
-            bytes: self.state.bytes,
+        let all: [&dyn Mover; 3] = [&self.copies, &self.strided, &self.kernels];
+        let mut sum = CopyCounts::default();
+        for counts in all.map(Mover::counts) {
+            sum.copies += counts.copies;
+            sum.copies_2d += counts.copies_2d;
+            sum.kernels += counts.kernels;
+            sum.bytes += counts.bytes;
         }
+        sum
     }
+}
+
+/// Names what is out of range.
+fn check(part: &BlockPart<'_>, capacity: usize) -> Result<(), DeviceError> {
+    let (cache, range) = (part.cache, &part.range);
+    let missing = part.ids.iter().find(|id| u64::from(**id) >= cache.blocks);
+    let message = if range.start >= range.end || range.end > cache.length {
+        format!("bytes {range:?} are no part of a block of {}", cache.length)
+    } else if let Some(id) = missing {
+        format!("block {id} is not one of the cache's {}", cache.blocks)
+    } else if part.bytes() > capacity as u64 {
+        format!("{} bytes exceed staging of {capacity}", part.bytes())
+    } else {
+        return Ok(());
+    };
+    Err(DeviceError::Call {
+        symbol: "a copy of blocks",
+        code: ffi::CANN_INVALID_PARAM,
+        message,
+    })
 }

@@ -1,15 +1,19 @@
 //! KV-cache layout, gather and scatter of blocks, and their exchange between ranks.
 
 mod blocks;
+pub mod cost;
 mod dtype;
 mod exchange;
 mod layout;
 mod registration;
+mod runs;
 pub mod schedule;
 mod staging;
+mod strategy;
 mod transfer;
 
 pub use blocks::{BlockCopier, BlockPart, CopyCounts, Direction};
+pub use cost::{Strategy, UnknownStrategy};
 pub use dtype::{DType, Format};
 pub use layout::{
     KvLayout, LayoutDescription, LayoutDifference, LayoutError, SubCache, SubCacheDescription,

@@ -8,7 +8,8 @@ use xxhash_rust::xxh3::Xxh3;
 use super::exchange::Exchange;
 use super::schedule::{Cut, Move, rounds};
 use super::staging::{Lane, Lanes, Staging};
-use super::{BlockCopier, BlockPart, CopyCounts, Direction, KvLayout};
+use super::strategy::forced_by_environment;
+use super::{BlockCopier, BlockPart, CopyCounts, Direction, KvLayout, Strategy, UnknownStrategy};
 use crate::collective::Communicator;
 use crate::device::{DeviceError, Runtime, Stream};
 
@@ -69,6 +70,9 @@ pub enum TransferError {
         /// Ranks of the group.
         ranks: u32,
     },
+    /// A test asks for a strategy that there is none of.
+    #[error("SEQSHIFT_TEST_KV_STRATEGY: {0}")]
+    Strategy(#[from] UnknownStrategy),
     /// A block is not in the cache.
     #[error("block {block} is not one of the cache's {blocks} blocks")]
     Block {
@@ -162,7 +166,8 @@ impl Transfer {
     ///
     /// # Errors
     /// [`TransferError::Staging`] if the device has no room, [`TransferError::TooSmall`] for less
-    /// than a kilobyte per peer.
+    /// than a kilobyte per peer, [`TransferError::Strategy`] if `SEQSHIFT_TEST_KV_STRATEGY` names
+    /// none.
     ///
     /// # Safety
     /// The layout describes memory of the runtime's device that stays valid until the layout is
@@ -192,7 +197,7 @@ impl Transfer {
             outgoing: staging()?,
             incoming: staging()?,
             lanes: Some(Lanes::new(runtime)?),
-            copier: BlockCopier::default(),
+            copier: BlockCopier::new(forced_by_environment()?),
             producer: None,
         })
     }
@@ -214,6 +219,12 @@ impl Transfer {
     /// there, and returns when it is done with the cache.
     pub fn set_producer(&mut self, stream: Option<Stream>) {
         self.producer = stream;
+    }
+
+    /// For tests and benches: moves all blocks by one strategy where CANN has it; `None` leaves the
+    /// choice to the cost model.
+    pub fn set_strategy(&mut self, strategy: Option<Strategy>) {
+        self.copier.set_strategy(strategy);
     }
 
     /// Device memory for staging, in bytes, both directions together.

@@ -6,8 +6,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
+use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 use seqshift::collective::{Communicator, CommunicatorOptions, RootInfo};
 use seqshift::device::{Runtime, RuntimeOptions};
 use seqshift::ffi::LibraryOptions;
@@ -163,6 +164,30 @@ pub fn group<T: Send>(ranks: u32, body: impl Fn(Rank) -> T + Sync) -> Vec<T> {
 /// The end of [`LONG`], from now.
 pub fn deadline() -> Instant {
     Instant::now() + LONG
+}
+
+/// A runner of random cases that says how to repeat them: its seed is `SEQSHIFT_TEST_SEED`, or else
+/// the time.
+pub fn runner(cases: u32) -> TestRunner {
+    let given = std::env::var("SEQSHIFT_TEST_SEED").ok();
+    let seed = given.map_or_else(
+        || {
+            let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+            since.map_or(0, |since| since.as_nanos() as u64)
+        },
+        |text| text.parse().expect("SEQSHIFT_TEST_SEED is a number"),
+    );
+    println!("SEQSHIFT_TEST_SEED={seed}");
+    let mut bytes = [0; 32];
+    bytes[..8].copy_from_slice(&seed.to_le_bytes());
+    let config = Config {
+        cases,
+        failure_persistence: None,
+        // Cases run on the mock; many of them are slow.
+        max_shrink_iters: 100,
+        ..Config::default()
+    };
+    TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &bytes))
 }
 
 /// Bytes that are all different from test to test, place to place.
