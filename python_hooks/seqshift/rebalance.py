@@ -45,6 +45,7 @@ class _Installed:
         yield hook.around(vllm.LLMEngine, "step")(self._step)
         yield hook.around(vllm.LLMEngine, "has_unfinished_requests_dp")(self._unfinished)
         yield hook.before(vllm.InputBatch, "add_request")(vllm.clear_stale_row)
+        yield hook.around(vllm.InputBatch, "swap_states")(vllm.swap_masks)
 
     def remove(self) -> None:
         sessions = [engine.__dict__.get(_SESSION) for engine in self.engines]

@@ -1,5 +1,5 @@
-"""vLLM 0.9.1 lets a request inherit the logit bias or the allowed tokens of another that had its row before; while the
-hooks are in, it does not.
+"""vLLM 0.9.1 lets a request inherit the logit bias or the allowed tokens of another that had its row before, and one
+take another's when their rows are swapped; while the hooks are in, it does not.
 """
 
 from __future__ import annotations
@@ -44,4 +44,29 @@ def test_a_row_is_clean_while_the_hooks_are_in(bed, options, of_its_own):
     ((faulty, mended, hooked),) = bed.run(inherited, options, of_its_own, dp=1)
     # Else this test would prove nothing.
     assert differences(mended, faulty)
+    assert differences(mended, hooked) == []
+
+
+ALLOWED = [70, 71, 72]
+
+
+def swapped(ctx):
+    """A fourth request comes in while the first decodes in row 0; its prompt takes that row."""
+    llm = make_llm(ctx, max_num_seqs=3)
+    work = workload.Workload(
+        tuple(workload.prompt(0, i, 20) for i in range(4)),
+        tuple(
+            workload.sampling(n, **({} if i else {"allowed_token_ids": ALLOWED})) for i, n in enumerate([40, 5, 40, 9])
+        ),
+    )
+    runs = [rollout.run_rollouts(ctx, llm, [work], hooked=False, repair=repair)[0] for repair in (False, True)]
+    runs += rollout.run_rollouts(ctx, llm, [work], hooked=True)
+    return [run.outputs for run in runs]
+
+
+def test_rows_are_swapped_with_their_allowed_tokens(bed):
+    ((faulty, mended, hooked),) = bed.run(swapped, dp=1)
+    assert set(faulty[3].outputs[0].token_ids) <= set(ALLOWED), "vLLM no longer has this fault"
+    assert set(mended[3].outputs[0].token_ids) - set(ALLOWED)
+    assert set(mended[0].outputs[0].token_ids) <= set(ALLOWED)
     assert differences(mended, hooked) == []

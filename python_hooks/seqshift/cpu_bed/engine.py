@@ -204,15 +204,15 @@ def next_engine(ctx: RankContext, kv_mib: int) -> None:
 
 @contextlib.contextmanager
 def repaired_rows() -> Iterator[None]:
-    """Takes vLLM 0.9.1's stale-row fault out of unhooked runs.
+    """Takes two faults of vLLM 0.9.1's input batch out of unhooked runs.
 
     `InputBatch.condense` leaves `logit_bias` and the allowed-token mask of a moved row behind, and `add_request`
-    writes them only if the new request has its own: without this, two identical runs can differ. The product
-    repairs the same while its hooks are in, so hooked runs go without it.
+    writes them only if the new request has its own: without this, two identical runs can differ. `swap_states` gives
+    both rows the mask of one. The product repairs the same while its hooks are in, so hooked runs go without it.
     """
     from vllm.v1.worker.gpu_input_batch import InputBatch
 
-    original = InputBatch.add_request
+    original, swap = InputBatch.add_request, InputBatch.swap_states
 
     @functools.wraps(original)
     def add_request(self: Any, request: Any, req_index: int | None = None) -> None:
@@ -222,8 +222,16 @@ def repaired_rows() -> Iterator[None]:
             self.allowed_token_ids_mask_cpu_tensor[row].fill_(False)
         original(self, request, req_index)
 
-    InputBatch.add_request = add_request
+    @functools.wraps(swap)
+    def swap_states(self: Any, one: int, two: int) -> None:
+        masks = self.allowed_token_ids_mask_cpu_tensor
+        rows = None if masks is None else masks[[two, one]]
+        swap(self, one, two)
+        if rows is not None:
+            masks[[one, two]] = rows
+
+    InputBatch.add_request, InputBatch.swap_states = add_request, swap_states
     try:
         yield
     finally:
-        InputBatch.add_request = original
+        InputBatch.add_request, InputBatch.swap_states = original, swap

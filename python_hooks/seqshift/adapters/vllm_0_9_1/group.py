@@ -1,4 +1,4 @@
-"""An engine before it takes part: its place among the ranks, whether it is fit, its gears; and vLLM's stale rows."""
+"""An engine before it takes part: its place among the ranks, whether it is fit, its gears."""
 
 from __future__ import annotations
 
@@ -14,23 +14,10 @@ from vllm.platforms import current_platform
 from vllm.utils import get_ip
 from vllm.v1.engine.llm_engine import LLMEngine
 from vllm.v1.kv_cache_interface import FullAttentionSpec
-from vllm.v1.worker.gpu_input_batch import CachedRequestState, InputBatch
 
 from seqshift.gears import effective_gears, place_gears
 
 VERSION = "0.9.1"
-
-
-def clear_stale_row(batch: InputBatch, request: CachedRequestState, req_index: int | None = None) -> None:
-    """Clears what `InputBatch.condense` leaves behind in a row that a request is about to take.
-
-    vLLM 0.9.1 copies `logit_bias` and the allowed-token mask to the new row and leaves the old one as it was;
-    `add_request` writes only what a request has, so that the next one inherits another's. Moves change rows.
-    """
-    row = batch.num_reqs if req_index is None else req_index
-    batch.logit_bias[row] = None
-    if batch.allowed_token_ids_mask_cpu_tensor is not None:
-        batch.allowed_token_ids_mask_cpu_tensor[row].fill_(False)
 
 
 def set_gears(args: EngineArgs, gears: Sequence[int]) -> None:
