@@ -246,6 +246,11 @@ fn manifest_names_the_field_that_contradicts() {
         ..decoding(30, 0, 0)
     };
     assert_eq!(waiting.validate(16), Ok(()));
+    let preempted = Manifest {
+        num_computed_tokens: 0,
+        ..decoding(30, 3, 0)
+    };
+    assert_eq!(preempted.validate(16), Ok(()));
 
     let of = |m: &Manifest| m.validate(16).unwrap_err();
     assert!(of(&decoding(0, 3, 1)).starts_with("prompt: "));

@@ -59,7 +59,8 @@ pub struct Manifest {
     pub eos_token_id: Option<u32>,
     /// Salt of the prefix-cache hashes.
     pub cache_salt: Option<String>,
-    /// Tokens whose KV is in the cache; 0 for a request that moves without KV.
+    /// Tokens whose KV is in the cache; 0 for a request that moves without KV,
+    /// before its prefill or preempted.
     pub num_computed_tokens: u32,
     /// Prefix-cache hits counted at the first prefill; -1 before it.
     pub num_cached_tokens: i64,
@@ -80,11 +81,10 @@ impl Manifest {
             return Err("prompt: no tokens".into());
         }
         if self.num_computed_tokens == 0 {
-            if self.kv_blocks != 0 || !self.output.0.is_empty() {
+            if self.kv_blocks != 0 {
                 return Err(format!(
-                    "num_computed_tokens: 0 with {} KV blocks and {} output tokens",
-                    self.kv_blocks,
-                    self.output.0.len()
+                    "num_computed_tokens: 0 with {} KV blocks",
+                    self.kv_blocks
                 ));
             }
             return Ok(());

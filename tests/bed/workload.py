@@ -80,6 +80,14 @@ def main(rank: int, **options: Any) -> Workload:
     )
 
 
+def given(rank: int, outputs: list[list[int]], prompts: int = 30, **options: Any) -> Workload:
+    """Requests of the lengths `outputs[rank]`, with prompts of `prompts` tokens."""
+    return Workload(
+        tuple(prompt(rank, i, prompts) for i in range(len(outputs[rank]))),
+        tuple(sampling(n, **options) for n in outputs[rank]),
+    )
+
+
 def compact(rank: int) -> Workload:
     """The main workload with short prompts: fewer KV blocks than the rows of the block table held before."""
     outputs = lengths(rank)

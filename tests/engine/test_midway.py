@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pytest
 from bed import rollout, workload
-from bed.rollout import Case, run_cases
-from bed.verify import total, verify
 from seqshift.cpu_bed.compare import record
 from seqshift.cpu_bed.engine import make_llm
 
@@ -46,20 +44,3 @@ def test_aborts_before_a_step_and_a_refused_disable(bed):
     assert "8 sequences are between ranks" in refusal
     assert done == [o for o in plain if o.request_id not in aborted]
     assert ranks[1][2] == ranks[1][3]
-
-
-WAITING = [Case("main", {}, {"check_interval": 5}), Case("main", {"prompt_logprobs": 1}, {"check_interval": 5})]
-
-
-@pytest.fixture(scope="module")
-def waiting(bed):
-    return bed.run(run_cases, WAITING, {"max_num_seqs": 4, "prefix_caching": False}, deadline=240)
-
-
-def test_waiting_requests_move_without_kv(waiting):
-    verify([[rank[0]] for rank in waiting])
-    assert total(waiting, "sequences_moved", 0) >= 4
-
-
-def test_a_waiting_request_with_prompt_logprobs_stays(waiting):
-    verify([[rank[1]] for rank in waiting])

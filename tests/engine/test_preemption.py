@@ -45,8 +45,64 @@ def tight(bed):
     return bed.run(run_cases, TIGHT, {"kv_mib": 20, "max_num_seqs": [16, 6]}, deadline=180)
 
 
-@pytest.mark.parametrize("case", range(len(TIGHT)), ids=[str(c) for c in TIGHT])
+@pytest.mark.parametrize("case", range(len(TIGHT)), ids=["shuffle", "pingpong", "gears"])
 def test_both_ranks_short_of_kv_and_of_unequal_slots(tight, case):
     verify([[rank[case]] for rank in tight], **PREEMPTED)
     assert tight[0][case].plain.trace.repeated_tokens > 0
     assert total(tight, "sequences_moved", case) >= 8
+
+
+# Eight sequences of two blocks each against a short one: a lower gear wants four of them moved.
+TWO_BLOCKS = {"outputs": [[70 + 3 * i for i in range(8)], [4]], "prompts": 150}
+# Sequences that arrive with one block and grow to three.
+GROWING = {"outputs": [[260 + 3 * i for i in range(8)], [12]], "prompts": 100}
+SHORT = {
+    "planned": Case("given", TWO_BLOCKS, OFTEN, free_blocks={1: 5}),
+    "forced": Case("given", TWO_BLOCKS, OFTEN, "shuffle", {1: 5}),
+    "growing": Case("given", GROWING, {"check_interval": 20}, free_blocks={1: 10}),
+    "growing, forced": Case("given", GROWING, {"check_interval": 20}, "shuffle", {1: 10}),
+}
+
+
+@pytest.fixture(scope="module")
+def short(bed):
+    ranks = bed.run(run_cases, list(SHORT.values()), deadline=180)
+    return {name: [[rank[case]] for rank in ranks] for case, name in enumerate(SHORT)}
+
+
+@pytest.mark.parametrize("name", SHORT)
+def test_nothing_changes_at_a_destination_that_is_short_of_kv(short, name):
+    verify(short[name], **PREEMPTED)
+
+
+def test_a_plan_moves_only_what_fits(short):
+    ranks = short["planned"]
+    assert total(ranks, "moves_rejected") == 0
+    assert total(ranks, "sequences_moved") >= 1
+    # Two blocks each, of five.
+    assert max(len(batch) for batch in ranks[1][0].hooked.trace.batches[OFTEN["check_interval"] :]) <= 2
+
+
+def test_what_does_not_fit_is_rejected_and_runs_on(short):
+    ranks = short["forced"]
+    assert total(ranks, "sequences_moved") >= 2
+    assert total(ranks, "moves_rejected") >= 4
+    assert any("KV blocks wanted" in reason for reason in total(ranks, "failures"))
+
+
+@pytest.mark.parametrize("name", ["growing", "growing, forced"])
+def test_a_moved_request_is_preempted_and_moved_again(short, name):
+    """Where its KV was taken from it, or after it has been computed anew."""
+    ranks = short[name]
+    assert all(rank[0].plain.trace.repeated_tokens == 0 for rank in ranks)
+    assert sum(rank[0].hooked.trace.repeated_tokens for rank in ranks) > 100
+    visits = [batch for batch in ranks[1][0].hooked.trace.batches if batch]
+    foreign = {i for batch in visits for i in batch if i.startswith("seqshift/0/")}
+    assert total(ranks, "sequences_moved") > len(foreign) >= 4
+
+
+def test_a_preempted_request_is_not_left_waiting_where_others_have_room(short):
+    pair = short["growing"][0][0]
+    longest = max(GROWING["outputs"][0])
+    # Resumed where it was preempted, it would begin when the others have finished.
+    assert len(pair.hooked.trace.batches) <= longest + 20

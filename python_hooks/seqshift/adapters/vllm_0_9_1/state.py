@@ -135,7 +135,10 @@ class EngineState(Returns):
         return max(0, self.blocks.block_pool.get_num_free_blocks() - len(self.scheduler.running))
 
     def detail(self) -> tuple[list[tuple], list[int], int]:
-        """(running: (key or None, KV blocks, movable), blocks of each movable waiting request, free KV blocks)"""
+        """(running: (key or None, KV blocks, movable), blocks of each movable waiting request, free KV blocks)
+
+        A preempted request counts one block of growth, or it would soon be preempted again.
+        """
         self._running = list(self.scheduler.running)
         self._waiting = [r for r in self.scheduler.waiting if self._may_wait_elsewhere(r)]
         self._captured.clear()
@@ -144,10 +147,10 @@ class EngineState(Returns):
             foreign = self.foreign.get(request.request_id)
             blocks = -(-request.num_computed_tokens // self.block_size)
             running.append((foreign.key if foreign else None, blocks, self._may_move(request)))
-        waiting = [-(-r.num_tokens // self.block_size) for r in self._waiting]
+        waiting = [-(-r.num_tokens // self.block_size) + (r.num_output_tokens > 0) for r in self._waiting]
         return running, waiting, self._free()
 
-    def _may_move(self, request: Request) -> bool:
+    def _can_be_carried(self, request: Request) -> bool:
         if request in self._pinned:
             return False
         if request not in self._movable_kind:
@@ -156,20 +159,25 @@ class EngineState(Returns):
                 self._count_pinned(reason)
                 return False
             self._movable_kind.add(request)
+        return True
+
+    def _may_move(self, request: Request) -> bool:
         return (
-            request.status == RequestStatus.RUNNING
+            self._can_be_carried(request)
+            and request.status == RequestStatus.RUNNING
             and request.num_output_tokens > 0
             and request.num_computed_tokens == request.num_tokens - 1
         )
 
     def _may_wait_elsewhere(self, request: Request) -> bool:
+        if request.num_computed_tokens > 0 or not self._can_be_carried(request):
+            return False
+        if request.num_output_tokens > 0:
+            # vLLM has taken its KV; where there is room, it is computed again sooner.
+            return request.status == RequestStatus.PREEMPTED
         return (
-            request.status == RequestStatus.WAITING
-            and request.num_output_tokens == 0
-            and request.num_computed_tokens == 0
+            request.status in (RequestStatus.WAITING, RequestStatus.PREEMPTED)
             and request.request_id not in self.foreign
-            and request not in self._pinned
-            and not self._pin_reason(request)
             # Its first output carries them, and only tokens go home.
             and request.sampling_params.prompt_logprobs is None
             and not self._prefix_is_here(request)
@@ -226,9 +234,9 @@ class EngineState(Returns):
         if where == "running":
             used = -(-request.num_computed_tokens // self.block_size)
             blocks = list(self.blocks.get_block_ids(request.request_id)[0][:used])
-            cached = self.runner.requests[request.request_id]
-            if cached.generator is not None:
-                generator = cached.generator.get_state().numpy().tobytes()
+        cached = self.runner.requests.get(request.request_id)
+        if cached is not None and cached.generator is not None:
+            generator = cached.generator.get_state().numpy().tobytes()
         manifest = {
             "key": key,
             "request_id": foreign.request_id if foreign else request.request_id,
@@ -281,13 +289,16 @@ class EngineState(Returns):
         )
         request.num_cached_tokens = manifest["num_cached_tokens"]
         blocks: list[int] = []
-        if computed := manifest["num_computed_tokens"]:
+        if manifest["output"]:
             if request.num_prompt_tokens + len(manifest["output"]) >= scheduler.max_model_len:
                 raise Rejected(f"max_model_len is {scheduler.max_model_len} here")
+            request.append_output_token_ids(manifest["output"])
+            # Until it has KV.
+            request.status = RequestStatus.PREEMPTED
+        if computed := manifest["num_computed_tokens"]:
             arriving = sum(1 for r in self.reserved.values() if r.request.num_computed_tokens)
             if len(scheduler.running) + arriving >= scheduler.max_num_running_reqs:
                 raise Rejected(f"max_num_seqs is {scheduler.max_num_running_reqs} here")
-            request.append_output_token_ids(manifest["output"])
             if self.blocks.allocate_slots(request, computed, delay_cache_blocks=True) is None:
                 free = self.blocks.block_pool.get_num_free_blocks()
                 raise Rejected(f"{manifest['kv_blocks']} KV blocks wanted, {free} free here")
@@ -310,7 +321,7 @@ class EngineState(Returns):
         reservation = self.reserved[origin, serial]
         request, manifest = reservation.request, reservation.manifest
         params = request.sampling_params
-        if manifest["num_computed_tokens"]:
+        if manifest["output"]:
             generator = None
             if (state := manifest["generator_state"]) is not None:
                 generator = torch.Generator(device=self.runner.device)
@@ -327,6 +338,7 @@ class EngineState(Returns):
                 mm_positions=[],
                 sampling_params=own_params,
                 generator=generator,
+                # None of a request without KV: it gets them all when it is resumed.
                 block_ids=tuple(list(ids) for ids in self.blocks.get_block_ids(request.request_id)),
                 num_computed_tokens=request.num_computed_tokens,
                 # The next step appends the last one.
@@ -340,13 +352,17 @@ class EngineState(Returns):
         reservation = self.reserved.pop((origin, serial))
         request, manifest = reservation.request, reservation.manifest
         self.scheduler.requests[request.request_id] = request
-        if reservation.cached is None:
-            self.scheduler.waiting.append(request)
-        else:
+        if reservation.cached is not None:
             self.runner.requests[request.request_id] = reservation.cached
+        if request.status == RequestStatus.RUNNING:
             if self.blocks.enable_caching:
                 self.blocks.cache_blocks(request, request.num_computed_tokens)
             self.scheduler.running.append(request)
+        elif request.status == RequestStatus.PREEMPTED:
+            # Where vLLM puts one.
+            self.scheduler.waiting.appendleft(request)
+        else:
+            self.scheduler.waiting.append(request)
         if reservation.away is not None:
             del self.away[serial]
         else:

@@ -1,0 +1,76 @@
+"""Requests without a complete prefill: waiting ones move without KV where another rank has room and theirs has not, and
+half-prefilled ones stay until they decode.
+"""
+
+from __future__ import annotations
+
+import pytest
+from bed.rollout import Case, run_cases
+from bed.verify import total, verify
+from seqshift.cpu_bed.model import DEFAULT
+
+OFTEN = {"check_interval": 5}
+BLOCK_BYTES = 128 * DEFAULT.kv_bytes_per_token(4)
+# 16 sequences against 2, on engines of 4 slots.
+UNEVEN = {"outputs": [[40 + 3 * i for i in range(16)], [10, 12]]}
+SLOTS = 4
+WAITING = [
+    Case("given", UNEVEN, OFTEN),
+    Case("given", {**UNEVEN, "temperature": 1.0, "seed": 8, "logprobs": 1, "n": 2}, OFTEN),
+    Case("given", {**UNEVEN, "prompts": 200, "logprobs": 2}, OFTEN, "shuffle"),
+    Case("given", {**UNEVEN, "prompt_logprobs": 1}, OFTEN),
+]
+
+
+@pytest.fixture(scope="module")
+def waiting(bed):
+    return bed.run(run_cases, WAITING, {"max_num_seqs": SLOTS}, deadline=240)
+
+
+@pytest.mark.parametrize("case", range(len(WAITING)), ids=["gears", "sampled", "shuffle", "prompt_logprobs"])
+def test_outputs_are_as_unhooked(waiting, case):
+    verify([[rank[case]] for rank in waiting])
+
+
+def test_waiting_requests_move_without_kv(waiting):
+    plain, hooked = (getattr(waiting[0][0], run).trace.batches for run in ("plain", "hooked"))
+    assert total(waiting, "sequences_moved", 0) >= 4
+    # The other rank runs on when its own two have finished, and the group needs fewer steps.
+    assert len(plain) > len(hooked)
+    assert max(len(batch) for batch in waiting[1][0].hooked.trace.batches) == SLOTS
+    # Prompts of 30 tokens: what moved while it waited has taken no KV along.
+    moved = total(waiting, "sequences_moved", 0)
+    with_kv = sum(rank[0].hooked.stats["kv_bytes_moved"] for rank in waiting) // BLOCK_BYTES
+    assert with_kv < moved
+
+
+def test_a_waiting_request_with_prompt_logprobs_stays(waiting):
+    """Its first output carries them, and only tokens go home."""
+    own = {o.request_id for o in waiting[0][3].plain.outputs}
+    first = set().union(*waiting[0][3].hooked.trace.batches)
+    assert own <= first
+
+
+LONG, BUDGET = 600, 64
+CHUNKED = [
+    Case("given", {"outputs": [[30 + 9 * i for i in range(8)], [20]], "prompts": LONG}, {"check_interval": 1}, plan)
+    for plan in ("shuffle", "pingpong", None)
+]
+
+
+@pytest.fixture(scope="module")
+def chunked(bed):
+    return bed.run(run_cases, CHUNKED, {"max_num_batched_tokens": BUDGET}, deadline=240)
+
+
+@pytest.mark.parametrize("case", range(len(CHUNKED)), ids=["shuffle", "pingpong", "gears"])
+def test_half_prefilled_requests_are_not_taken_for_complete(chunked, case):
+    """Every prefill takes ten steps, with a check before each of them, and no token of it is computed twice."""
+    verify([[rank[case]] for rank in chunked])
+    for rank in chunked:
+        trace = rank[case].plain.trace
+        for request_id in {i for batch in trace.batches for i in batch}:
+            (output,) = (o.outputs[0] for o in rank[case].plain.outputs if o.request_id == request_id)
+            steps = sum(request_id in batch for batch in trace.batches)
+            assert steps - len(output.token_ids) + 1 >= LONG / BUDGET
+    assert total(chunked, "sequences_moved", case) >= (40 if CHUNKED[case].plan else 1)
