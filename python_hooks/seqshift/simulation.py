@@ -12,7 +12,7 @@ from seqshift._native import simulate_core, simulate_presets
 
 __all__ = ["LINKS", "POLICIES", "compare", "make_setup", "presets", "read_lengths", "suggest_gears"]
 
-POLICIES = ("static", "gears", "published", "interval", "adaptive", "planner_oracle", "oracle")
+POLICIES = ("static", "gears", "published", "interval", "adaptive", "oracle", "bound")
 
 LINKS = {"hccs": 90e9, "roce": 23.8e9}
 """Bytes per second of one die, measured in large blocks: HCCS between two nodes of a supernode, and RoCE."""
@@ -41,7 +41,7 @@ def make_setup(name: str, *, lengths: Any = None, link: str | None = None, **cha
 
 
 def compare(setup: Mapping[str, Any], policies: Sequence[str] = POLICIES) -> dict[str, Any]:
-    """Wall time, gap to the oracle, moves and timeline of each policy."""
+    """Wall time, gaps to the oracle and to the bound, moves and timeline of each policy."""
     for policy in policies:
         _choice("policy", policy, dict.fromkeys(POLICIES))
     return _ask({"compare": {"setup": setup, "policies": list(policies)}})

@@ -79,7 +79,7 @@ pub fn suggest_gears(
         gears: Vec::new(),
         ..setup.clone()
     };
-    let ideal = simulate(&free, Policy::Oracle)?;
+    let ideal = simulate(&free, Policy::Bound)?;
     let steps = &ideal.steps_by_busiest;
     let row = setup.step.seconds_per_row;
     // What does not depend on the gears: fixed part, KV, prefill.

@@ -1,7 +1,6 @@
 //! The sequences on the ranks of a group.
 
-use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 
 use super::setup::Setup;
 use crate::plan::RankCount;
@@ -34,7 +33,11 @@ pub(super) struct Cluster<'a> {
     base: Vec<f64>,
     slope: Vec<f64>,
     pub(super) counts: Vec<RankCount>,
-    finishing: BinaryHeap<Reverse<(u64, u32)>>,
+    /// Sequences by the step before which they finish; those that were preempted
+    /// meanwhile are in an old list too.
+    finishing: BTreeMap<u64, Vec<u32>>,
+    /// Ranks on which a request could have become admissible.
+    touched: Vec<u32>,
     pub(super) unfinished: u64,
     pub(super) preemptions: u64,
 }
@@ -71,7 +74,8 @@ impl<'a> Cluster<'a> {
             home,
             base: vec![0.0; ranks],
             slope: vec![0.0; ranks],
-            finishing: BinaryHeap::new(),
+            finishing: BTreeMap::new(),
+            touched: (0..ranks as u32).collect(),
             unfinished: count as u64,
             preemptions: 0,
         }
@@ -140,12 +144,13 @@ impl<'a> Cluster<'a> {
 
     /// The next step before which a sequence finishes.
     pub(super) fn next_finish(&mut self) -> Option<u64> {
-        while let Some(&Reverse((step, sequence))) = self.finishing.peek() {
-            if self.finish[sequence as usize] == step {
+        while let Some(entry) = self.finishing.first_entry() {
+            let step = *entry.key();
+            let ends = |&sequence: &u32| self.finish[sequence as usize] == step;
+            if entry.get().iter().any(ends) {
                 return Some(step);
             }
-            // It was preempted; its new time is a later entry.
-            self.finishing.pop();
+            entry.remove();
         }
         None
     }
@@ -162,11 +167,19 @@ impl<'a> Cluster<'a> {
 
     /// Takes finished sequences out, before step `step`.
     pub(super) fn finish(&mut self, step: u64) {
-        while self.next_finish().is_some_and(|at| at <= step) {
-            if let Some(Reverse((_, sequence))) = self.finishing.pop() {
-                self.leave(sequence);
-                self.finish[sequence as usize] = NEVER;
-                self.unfinished -= 1;
+        while let Some(entry) = self.finishing.first_entry() {
+            if *entry.key() > step {
+                break;
+            }
+            let (at, mut ending) = entry.remove_entry();
+            ending.sort_unstable();
+            ending.dedup();
+            for sequence in ending {
+                if self.finish[sequence as usize] == at {
+                    self.leave(sequence);
+                    self.finish[sequence as usize] = NEVER;
+                    self.unfinished -= 1;
+                }
             }
         }
     }
@@ -199,11 +212,16 @@ impl<'a> Cluster<'a> {
     /// Admits waiting requests; the most tokens that one real rank prefills.
     pub(super) fn admit(&mut self, step: u64) -> f64 {
         let mut most: f64 = 0.0;
-        for rank in 0..self.running.len() {
-            if self.counts[rank].waiting > 0 {
-                most = most.max(self.admit_on(rank, step));
+        let mut touched = std::mem::take(&mut self.touched);
+        touched.sort_unstable();
+        touched.dedup();
+        for &rank in &touched {
+            if self.counts[rank as usize].waiting > 0 {
+                most = most.max(self.admit_on(rank as usize, step));
             }
         }
+        touched.clear();
+        self.touched = touched;
         most / f64::from(self.fold)
     }
 
@@ -231,7 +249,10 @@ impl<'a> Cluster<'a> {
             prefill += f64::from(self.held[i] - cached);
             self.admitted[i] = step;
             self.finish[i] = step + u64::from(self.left[i]);
-            self.finishing.push(Reverse((self.finish[i], sequence)));
+            self.finishing
+                .entry(self.finish[i])
+                .or_default()
+                .push(sequence);
             self.join(sequence, rank);
         }
         prefill
@@ -256,6 +277,7 @@ impl<'a> Cluster<'a> {
             self.at[moved as usize] = at as u32;
         }
         self.counts[rank].running -= 1;
+        self.touched.push(rank as u32);
         self.base[rank] -= f64::from(self.held[i]) - self.admitted[i] as f64;
         self.slope[rank] -= 1.0;
     }
@@ -273,6 +295,7 @@ impl<'a> Cluster<'a> {
             self.waiting[to].push_front(sequence);
             self.home[sequence as usize] = to as u32;
         }
+        self.touched.extend([from as u32, to as u32]);
         self.counts[from].waiting -= sequences.len() as u32;
         self.counts[to].waiting += sequences.len() as u32;
     }

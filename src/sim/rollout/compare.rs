@@ -10,15 +10,18 @@ use super::run::{RunResult, simulate};
 use super::setup::Setup;
 use super::timeline::Timeline;
 
-/// A policy's rollout beside the oracle's.
+/// A policy's rollout beside the oracle's and the bound.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct PolicyResult {
     /// The policy.
     pub policy: Policy,
     /// Seconds of the rollout.
     pub wall_seconds: f64,
-    /// How much longer than the oracle's, as a fraction of it.
+    /// How much longer than the oracle's, as a fraction of it. Below zero for a policy
+    /// that evens KV beyond what gears need, or waits for nothing to move.
     pub gap_to_oracle: f64,
+    /// The same against the bound.
+    pub gap_to_bound: f64,
     /// Decode steps.
     pub steps: u64,
     /// Mean seconds per step without pauses.
@@ -50,21 +53,26 @@ pub struct Comparison {
     pub sequences: u64,
     /// Generated tokens, the same under every policy.
     pub tokens: u64,
-    /// Seconds of the oracle.
+    /// Seconds of [`Policy::Oracle`].
     pub oracle_seconds: f64,
+    /// Seconds of [`Policy::Bound`].
+    pub bound_seconds: f64,
     /// The results.
     pub policies: Vec<PolicyResult>,
 }
 
-/// Simulates `policies` and, for the gaps, the oracle; each on a thread of its
-/// own.
+/// Simulates `policies` and, for the gaps, the oracle and the bound, on all cores.
 ///
 /// # Errors
 /// [`SimError`] for an impossible setup.
 pub fn compare(setup: &Setup, policies: &[Policy]) -> Result<Comparison, SimError> {
     setup.check()?;
     let mut wanted = policies.to_vec();
-    wanted.push(Policy::Oracle);
+    for reference in [Policy::Oracle, Policy::Bound] {
+        if !wanted.contains(&reference) {
+            wanted.push(reference);
+        }
+    }
     let runs: Vec<Result<RunResult, SimError>> = thread::scope(|scope| {
         let run = |&policy: &Policy| scope.spawn(move || simulate(setup, policy));
         let handles: Vec<_> = wanted.iter().map(run).collect();
@@ -74,13 +82,19 @@ pub fn compare(setup: &Setup, policies: &[Policy]) -> Result<Comparison, SimErro
         };
         handles.into_iter().map(join).collect()
     });
-    let mut runs = runs.into_iter().collect::<Result<Vec<_>, _>>()?;
-    let oracle_seconds = runs.pop().map_or(0.0, |oracle| oracle.wall_seconds);
+    let runs = runs.into_iter().collect::<Result<Vec<_>, _>>()?;
+    let of = |reference| {
+        let mut both = wanted.iter().zip(&runs);
+        let found = both.find(|&(&policy, _)| policy == reference);
+        found.map_or(f64::NAN, |(_, run)| run.wall_seconds)
+    };
+    let (oracle_seconds, bound_seconds) = (of(Policy::Oracle), of(Policy::Bound));
     let tokens = runs.first().map_or(0, |run| run.tokens);
     let result = |(&policy, run): (&Policy, RunResult)| PolicyResult {
         policy,
         wall_seconds: run.wall_seconds,
         gap_to_oracle: run.wall_seconds / oracle_seconds - 1.0,
+        gap_to_bound: run.wall_seconds / bound_seconds - 1.0,
         steps: run.steps,
         mean_tpot_seconds: (run.wall_seconds - run.pause_seconds) / run.steps as f64,
         checks: run.checks,
@@ -96,6 +110,7 @@ pub fn compare(setup: &Setup, policies: &[Policy]) -> Result<Comparison, SimErro
         sequences: setup.sequences(),
         tokens,
         oracle_seconds,
+        bound_seconds,
         policies: policies.iter().zip(runs).map(result).collect(),
         setup: setup.clone(),
     })

@@ -7,7 +7,7 @@
 //!
 //! * [`Setup`]: group, workload, step time, transfer cost.
 //! * [`simulate`]: one [`Policy`]; [`compare`]: several, with their gaps to the
-//!   oracle.
+//!   oracle (perfect gears) and to a bound (KV spread too).
 //! * [`suggest_gears`]: the gears that a length distribution wants.
 
 mod advisor;

@@ -18,12 +18,15 @@ pub enum Policy {
     Interval,
     /// seqshift with the adaptive trigger.
     Adaptive,
-    /// seqshift's planner in every step in which it finds something, free and
-    /// instant: what a perfect trigger on a perfect network could reach.
-    PlannerOracle,
-    /// Perfect balance in every step, free and instant: all ranks share one queue
-    /// and one KV cache.
+    /// Every step in the lowest gear that the group can reach, and every waiting
+    /// request where there is room, with free and instant moves: what a perfect
+    /// trigger on a perfect network could reach. Like all of seqshift it moves
+    /// nothing that does not lower the gear.
     Oracle,
+    /// A bound below everything: KV tokens are spread evenly in every step too, and
+    /// all ranks share one queue and one KV cache. Reaching it would take moves that
+    /// lower no gear.
+    Bound,
 }
 
 /// Steps between the checks of the published method.
@@ -37,8 +40,8 @@ impl Policy {
         Self::Published,
         Self::Interval,
         Self::Adaptive,
-        Self::PlannerOracle,
         Self::Oracle,
+        Self::Bound,
     ];
 
     /// The name used in tables and JSON.
@@ -49,8 +52,8 @@ impl Policy {
             Self::Published => "published",
             Self::Interval => "interval",
             Self::Adaptive => "adaptive",
-            Self::PlannerOracle => "planner_oracle",
             Self::Oracle => "oracle",
+            Self::Bound => "bound",
         }
     }
 }

@@ -68,7 +68,7 @@ pub fn simulate(setup: &Setup, policy: Policy) -> Result<RunResult, SimError> {
     })
 }
 
-/// Steps between two questions of the planner oracle where every count is a gear
+/// Steps between two questions of the oracle to the planner where every count is a gear
 /// or requests wait.
 const ORACLE_STEPS: u64 = 16;
 
@@ -83,7 +83,7 @@ struct Run<'a> {
     /// Steps done, that is, the number of the step that comes next.
     step: u64,
     seconds: f64,
-    /// When the planner was last asked by the planner oracle.
+    /// When the planner was last asked by the oracle.
     asked: u64,
     /// Latest mean step time by gear.
     measured: BTreeMap<u32, f64>,
@@ -98,7 +98,7 @@ impl<'a> Run<'a> {
             Policy::Published => Some((Mode::Interval, PUBLISHED_INTERVAL)),
             Policy::Interval => Some((Mode::Interval, setup.check_interval)),
             Policy::Adaptive => Some((Mode::Adaptive, setup.check_interval)),
-            Policy::Static | Policy::Gears | Policy::PlannerOracle | Policy::Oracle => None,
+            Policy::Static | Policy::Gears | Policy::Oracle | Policy::Bound => None,
         };
         let trigger = trigger.filter(|_| setup.ranks > 1).map(|(mode, interval)| {
             Trigger::new(mode, interval, gears.clone(), setup.max_num_seqs)
@@ -112,7 +112,7 @@ impl<'a> Run<'a> {
                 gears.clone()
             },
             gears,
-            cluster: Cluster::new(setup, lengths, policy == Policy::Oracle),
+            cluster: Cluster::new(setup, lengths, policy == Policy::Bound),
             trigger,
             step: 0,
             seconds: 0.0,
@@ -205,7 +205,7 @@ impl<'a> Run<'a> {
     }
 
     fn check_is_due(&mut self) -> bool {
-        if self.policy == Policy::PlannerOracle {
+        if self.policy == Policy::Oracle {
             return self.oracle_checks();
         }
         let Some(trigger) = &mut self.trigger else {
@@ -253,7 +253,7 @@ impl<'a> Run<'a> {
             Ok(found) if found.lower_bound < found.gear_before => Outcome::Blocked,
             _ => Outcome::Nothing,
         };
-        if self.policy == Policy::PlannerOracle {
+        if self.policy == Policy::Oracle {
             return;
         }
         self.seconds += pause;
