@@ -53,9 +53,10 @@ test-mock-sanitized: $(VENV)/tools.stamp
 	done
 
 bench: build bed
-	$(MAKE) --silent -C cann_shim/mock OUT=$(CURDIR)/$(MOCK_DIR) OBJ=$(CURDIR)/build/mock bench
-	$(CARGO) bench
-	missed=; for bench in router group_vector engine_step engine_kv; do \
+	missed=; \
+	$(MAKE) --silent -C cann_shim/mock OUT=$(CURDIR)/$(MOCK_DIR) OBJ=$(CURDIR)/build/mock bench || missed=" mock"; \
+	$(CARGO) bench --no-fail-fast || missed="$$missed cargo"; \
+	for bench in router group_vector engine_step engine_kv; do \
 		$(BIN)/python benches/$$bench.py || missed="$$missed $$bench"; \
 	done; test -z "$$missed" || { echo "bounds missed:$$missed" >&2; exit 1; }
 

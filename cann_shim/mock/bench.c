@@ -1,29 +1,43 @@
-// How fast 16 MiB go from one process to another, beside a plain memcpy of as much; both printed in GB/s.
+// How fast 16 MiB go from one process to another, beside a plain memcpy of as much in the same rounds. Medians in GB/s
+// with the slowest and the fastest round, and the ratios of the medians and of the fastest rounds. The bound is one for the
+// latter: other processes may have the processors that two ranks need, which only ever adds time. A ratio below it is
+// measured again, a few times; exits with 1 if it stays below.
 #include "mock_control.h"
 
-enum { BYTES = 16 << 20, ROUNDS = 20 };
+enum { BYTES = 16 << 20, ROUNDS = 21, BUFFERS = 8, TRIES = 4 };
 
-static double memcpy_rate(void) {
-    char *from = malloc(BYTES), *to = malloc(BYTES);
-    double best = 1e9;
-    memset(from, 1, BYTES);
-    memset(to, 2, BYTES);
-    for (int i = 0; i < ROUNDS; ++i) {
-        const double start = seconds();
-        memcpy(to, from, BYTES);
-        __asm__ volatile("" : : "r"(to) : "memory");
-        const double time = seconds() - start;
-        if (time < best) best = time;
-    }
-    free(from);
-    free(to);
-    return BYTES / best / 1e9;
+// Of a message over memcpy.
+static const double kBound = 0.5;
+
+static char *copies[BUFFERS];
+
+// Between buffers that together do not fit into the cache.
+static double memcpy_seconds(int round) {
+    char *from = copies[2 * round % BUFFERS], *to = copies[(2 * round + 1) % BUFFERS];
+    const double start = seconds();
+    memcpy(to, from, BYTES);
+    __asm__ volatile("" : : "r"(to) : "memory");
+    return seconds() - start;
 }
+
+static int compare(const void *a, const void *b) {
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+// Sorts; gives the median.
+static double median(double *times) {
+    qsort(times, ROUNDS, sizeof *times, compare);
+    return times[ROUNDS / 2];
+}
+
+static double rate(double time) { return BYTES / time / 1e9; }
 
 static int registered;
 
 static void send_and_receive(uint32_t rank) {
     static char tensor[BYTES];
+    double plain[ROUNDS], sent[ROUNDS];
     void *comm = join_comm(2, rank), *stream, *buffer = tensor;
     OK(aclrtCreateStream(&stream));
     if (registered) {
@@ -32,21 +46,38 @@ static void send_and_receive(uint32_t rank) {
     } else {
         buffer = device_buffer(NULL, BYTES);
     }
-    const double plain = memcpy_rate();
-    double best = 1e9;
-    for (int i = 0; i < ROUNDS; ++i) {
+    for (int i = 0; i < BUFFERS; ++i) memset(copies[i] = malloc(BYTES), i, BYTES);
+    double ratio = 0;
+    for (int try = 0; try < TRIES && shared->mark == 0; ++try) {
+        for (int i = 0; i < ROUNDS; ++i) {
+            // Only one process copies: the other would be a second user of the same memory.
+            plain[i] = rank == 1 ? memcpy_seconds(i) : 1;
+            OK(HcclBarrier(comm, stream));
+            OK(aclrtSynchronizeStream(stream));
+            const double start = seconds();
+            if (rank == 0) OK(HcclSend(buffer, BYTES, HCCL_UINT8, 1, comm, stream));
+            if (rank == 1) OK(HcclRecv(buffer, BYTES, HCCL_UINT8, 0, comm, stream));
+            OK(aclrtSynchronizeStream(stream));
+            sent[i] = seconds() - start;
+        }
+        if (rank == 1) {
+            const double copied = median(plain), message = median(sent);
+            ratio = plain[0] / sent[0];
+            printf("mock HCCL, 16 MiB, %s: %.2f GB/s (%.2f to %.2f); memcpy: %.2f GB/s (%.2f to %.2f); ratio %.2f, "
+                   "fastest %.2f\n",
+                   registered ? "registered memory" : "aclrtMalloc", rate(message), rate(sent[ROUNDS - 1]),
+                   rate(sent[0]), rate(copied), rate(plain[ROUNDS - 1]), rate(plain[0]),
+                   copied / message, ratio);
+            shared->mark = ratio >= kBound;
+        }
         OK(HcclBarrier(comm, stream));
         OK(aclrtSynchronizeStream(stream));
-        const double start = seconds();
-        if (rank == 0) OK(HcclSend(buffer, BYTES, HCCL_UINT8, 1, comm, stream));
-        if (rank == 1) OK(HcclRecv(buffer, BYTES, HCCL_UINT8, 0, comm, stream));
-        OK(aclrtSynchronizeStream(stream));
-        const double time = seconds() - start;
-        if (time < best) best = time;
     }
-    if (rank == 1) printf("mock HCCL, 16 MiB, %s: %.2f GB/s; memcpy: %.2f GB/s\n", registered ? "registered memory" : "aclrtMalloc",
-                           BYTES / best / 1e9, plain);
     OK(HcclCommDestroy(comm));
+    if (rank == 1) {
+        printf("bound: %.2f of memcpy: %s\n", kBound, shared->mark ? "held" : "MISSED");
+        if (!shared->mark) exit(1);
+    }
 }
 
 static void latency(uint32_t rank) {

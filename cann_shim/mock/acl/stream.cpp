@@ -1,5 +1,6 @@
 #include "stream.hpp"
 
+#include <algorithm>
 #include <chrono>
 #include <csignal>
 
@@ -44,7 +45,11 @@ Status Stream::synchronize(int32_t timeout_ms) {
 
 Status Stream::wait_for(std::unique_lock<std::mutex> &lock, uint64_t sequence, int32_t timeout_ms) {
     const uint64_t aborts = aborts_;
-    const auto over = [&] { return completed_ >= sequence || aborts_ != aborts; };
+    const auto over = [&] {
+        if (completed_ >= sequence || aborts_ != aborts) return true;
+        awaited_ = std::min(awaited_, sequence);
+        return false;
+    };
     if (timeout_ms < 0) {
         done_.wait(lock, over);
     } else if (!done_.wait_for(lock, std::chrono::milliseconds(timeout_ms), over)) {
@@ -75,7 +80,10 @@ void Stream::clear(std::unique_lock<std::mutex> &lock) {
     lock.unlock();
     for (auto &task : dropped) task.drop();
     lock.lock();
-    done_.wait(lock, [&] { return !running_; });
+    done_.wait(lock, [&] {
+        if (running_) awaited_ = 0;
+        return !running_;
+    });
     cancelled_ = false;
     error_ = {};
     aborting_ = false;
@@ -129,7 +137,11 @@ void Stream::work() {
         running_ = false;
         ++completed_;
         if (error_.ok() && !status.ok() && !aborting_) error_ = std::move(status);
-        done_.notify_all();
+        // Waking whoever waits for a later task would cost it, and this worker, more than a small task takes.
+        if (completed_ >= awaited_) {
+            awaited_ = kNobody;
+            done_.notify_all();
+        }
     }
 }
 

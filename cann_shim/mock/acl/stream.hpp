@@ -76,7 +76,9 @@ class MOCK_SHARED Stream {
     mutable std::mutex mutex_;
     std::condition_variable work_, done_;
     std::deque<Task> queue_;
+    static constexpr uint64_t kNobody = ~uint64_t{0};
     uint64_t pushed_ = 0, completed_ = 0, aborts_ = 0;
+    uint64_t awaited_ = kNobody;  // the first task that somebody waits for
     bool running_ = false, aborting_ = false, stopping_ = false;
     std::atomic<bool> cancelled_{false};
     Status error_;
