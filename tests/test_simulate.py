@@ -123,6 +123,10 @@ def test_lengths_of_a_real_trace():
         (["--suggest-gears", "4", "--graph-seconds", "-1"], "graph_seconds = -1"),
         (["--report", "x.pdf"], "report = 'x.pdf'"),
         (["--column", "a"], "column = 'a': needs --lengths-csv"),
+        (["--correlation", "nan"], "correlation = nan: must be a finite number"),
+        (["--suggest-gears", "65"], "suggest_gears = 65: must be in 1..64"),
+        (["--suggest-gears", "4", "--graph-seconds", "nan"], "graph_seconds = nan"),
+        (["--suggest-gears", "4", "--policy", "static"], "policy: has no meaning with --suggest-gears"),
         (["--lengths-csv", "nowhere.csv"], "nowhere.csv: No such file"),
     ],
 )
@@ -131,6 +135,10 @@ def test_bad_input(args, message):
     assert out.exit_code == 2
     assert message in out.stderr
     assert out.stdout == ""
+
+
+def test_help_names_routing():
+    assert "--routing" in run("--help").stdout
 
 
 @pytest.mark.parametrize(

@@ -125,7 +125,9 @@ def test_a_trace_takes_the_place_of_generated_sessions(tmp_path):
     [
         ("session,turn\na,1\n", "context_chars"),
         ("session,context_tokens\na,1\n", "output_tokens"),
-        ("session,context_tokens,output_tokens\na,1,many\n", "line 2"),
+        ("session,context_tokens,output_tokens\na,1,many\n", "line 2: output_tokens = 'many'"),
+        ("session,context_tokens,output_tokens\na,nan,2\n", "line 2: context_tokens = 'nan'"),
+        ("session,context_tokens,output_tokens\na,1,2\na,1,-2\n", "line 3: output_tokens = '-2'"),
         ("session,context_tokens,output_tokens\n", "no sessions"),
     ],
 )
@@ -163,4 +165,10 @@ def test_the_command_prints_tables_or_json():
 def test_the_command_names_a_bad_argument():
     failed = command("--workload", "nothing")
     assert failed.returncode == 2
-    assert "workload must be one of" in failed.stderr
+    assert "workload = 'nothing': unknown; known are tau" in failed.stderr
+
+
+@pytest.mark.parametrize("value", [0, 1001])
+def test_the_number_of_seeds_has_bounds(value):
+    with pytest.raises(ValueError, match=rf"seeds = {value}: must be an integer in 1\.\.1000"):
+        simulate_routing.make_study("tau", seeds=value)

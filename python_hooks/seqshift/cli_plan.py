@@ -40,9 +40,11 @@ def plan_command(
 
 def _read(file: Path) -> dict[str, Any]:
     try:
-        state = json.loads(file.read_text(encoding="utf-8"))
+        state = json.loads(file.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise ValueError(error.strerror or "cannot be read") from None
+    except UnicodeDecodeError:
+        raise ValueError("is not UTF-8 text") from None
     except json.JSONDecodeError as error:
         raise ValueError(f"line {error.lineno}: not JSON: {error.msg}") from None
     if not isinstance(state, dict):

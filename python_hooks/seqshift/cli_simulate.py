@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Annotated, Any, Optional
 
@@ -58,6 +59,7 @@ def simulate_command(
     graph_mib: Annotated[float, typer.Option(help="Memory of one graph, MiB.")] = 0.0,
     graph_budget_mib: Annotated[Optional[float], typer.Option(help="Memory for all graphs, MiB.")] = None,
     report: Annotated[Optional[Path], typer.Option(help="Write charts to this .html or .svg file.")] = None,
+    routing: Annotated[bool, typer.Option("--routing", help="Routing instead; see --routing --help.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
     """Simulate a rollout under several policies, or suggest graph batch sizes for it; with --routing, a router."""
@@ -70,7 +72,7 @@ def simulate_command(
             prompts=_natural("prompts", prompts),
             samples_per_prompt=_natural("samples", samples),
             prompt_tokens=_natural("prompt-tokens", prompt_tokens),
-            prompt_correlation=correlation,
+            prompt_correlation=_finite("correlation", correlation),
             max_num_seqs=_natural("max-num-seqs", max_num_seqs),
             gears=_gears(gears),
             kv_capacity_tokens=_natural("kv-capacity-tokens", kv_capacity_tokens),
@@ -80,7 +82,12 @@ def simulate_command(
         if report is not None and report.suffix not in (".html", ".svg"):
             raise ValueError(f"report = {str(report)!r}: must end in .html or .svg")
         if suggest_gears is not None:
+            for option, given in (("report", report), ("policy", policy)):
+                if given:
+                    raise ValueError(f"{option}: has no meaning with --suggest-gears; leave it out")
             cost = {"graph_seconds": graph_seconds, "graph_mib": graph_mib, "graph_budget_mib": graph_budget_mib}
+            for option, value in cost.items():
+                _finite(option, value)
             _suggest(chosen, suggest_gears, cost, as_json)
         else:
             published = None if _changed(setup, chosen) else simulation.presets()["setups"][setup]
@@ -101,6 +108,12 @@ def _lengths(name: str | None, file: Path | None, column: str | None) -> Any:
 def _natural(field: str, value: int | None, least: int = 1) -> int | None:
     if value is not None and not least <= value < 2**32:
         raise ValueError(f"{field} = {value}: must be an integer in {least}..{2**32 - 1}")
+    return value
+
+
+def _finite(field: str, value: float | None) -> float | None:
+    if value is not None and not math.isfinite(value):
+        raise ValueError(f"{field} = {value}: must be a finite number")
     return value
 
 

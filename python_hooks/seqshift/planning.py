@@ -16,6 +16,9 @@ __all__ = ["Move", "Plan", "RankLoad", "SequenceLoad", "plan_migrations"]
 _LARGEST = 2**32 - 1
 """Counts and block numbers are 32-bit in the native planner."""
 
+_MOST_SEQUENCES = 2**26
+"""Of a whole group; keeps the planner within a few GiB."""
+
 
 @dataclass(frozen=True)
 class SequenceLoad:
@@ -92,6 +95,9 @@ def plan_migrations(
     gear. Raises `ValueError` that names the field and the value.
     """
     ranks = [_rank_load(load, f"loads[{i}]") for i, load in enumerate(_items(loads, "loads"))]
+    total = sum(load.running + load.waiting for load in ranks)
+    if total > _MOST_SEQUENCES:
+        raise ValueError(f"loads: {total} running and waiting in total; at most {_MOST_SEQUENCES} can be planned")
     gears = [
         _integer(gear, f"graph_batch_sizes[{i}]", least=1)
         for i, gear in enumerate(_items(graph_batch_sizes, "graph_batch_sizes"))

@@ -6,7 +6,9 @@ The model is described in docs/simulator.md, the fields of a study in `seqshift:
 from __future__ import annotations
 
 import csv
+import io
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -49,12 +51,16 @@ def make_study(
     """
     known = presets()
     if preset not in known:
-        raise ValueError(f"workload must be one of {', '.join(known)}, not {preset!r}")
-    for name, value in (("replicas", replicas), ("sessions", sessions), ("kv_pool_tokens", kv_pool_tokens)):
-        if value is not None and value < 1:
-            raise ValueError(f"{name} must be at least 1, not {value}")
-    if seeds < 1 or first_seed < 0:
-        raise ValueError(f"seeds must be at least 1 and not negative, not {seeds} from {first_seed}")
+        raise ValueError(f"workload = {preset!r}: unknown; known are {', '.join(known)}")
+    for name, value, least, most in (
+        ("replicas", replicas, 1, 4096),
+        ("sessions", sessions, 1, 1_000_000),
+        ("kv_pool_tokens", kv_pool_tokens, 1, 2**40),
+        ("seeds", seeds, 1, 1000),
+        ("seed", first_seed, 0, 2**32 - 1),
+    ):
+        if value is not None and not least <= value <= most:
+            raise ValueError(f"{name} = {value}: must be an integer in {least}..{most}")
     study = known[preset]["study"]
     if replicas is not None:
         study["replicas"] = replicas
@@ -79,7 +85,13 @@ def read_trace(path: Path) -> list[dict[str, Any]]:
     Raises:
         ValueError: naming the file and the column or row.
     """
-    with open(path, newline="", encoding="utf-8") as file:
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise ValueError(f"{path}: {error.strerror or 'cannot be read'}") from None
+    except UnicodeDecodeError:
+        raise ValueError(f"{path}: is not UTF-8 text") from None
+    with io.StringIO(text, newline="") as file:
         reader = csv.DictReader(file)
         columns = reader.fieldnames or []
         unit = "tokens" if "context_tokens" in columns else "chars"
@@ -87,21 +99,29 @@ def read_trace(path: Path) -> list[dict[str, Any]]:
         needed = ("session", f"context_{unit}", f"output_{unit}")
         for column in needed:
             if column not in columns:
-                raise ValueError(f"{path}: no column {column}; sessions need {', '.join(needed)}")
+                raise ValueError(f"{path}: line 1: no column {column}; sessions need {', '.join(needed)}")
         sessions: dict[str, list[dict[str, float]]] = {}
         for number, row in enumerate(reader, start=2):
-            try:
-                turn = {
-                    "context": max(1.0, float(row[needed[1]]) / scale),
-                    "output": max(1.0, float(row[needed[2]]) / scale),
-                    "think_seconds": float(row.get("think_seconds") or THINK_SECONDS),
-                }
-            except (TypeError, ValueError):
-                raise ValueError(f"{path}, line {number}: not a number in {row}") from None
+            where = f"{path}: line {number}"
+            turn = {
+                "context": max(1.0, _number(where, needed[1], row[needed[1]]) / scale),
+                "output": max(1.0, _number(where, needed[2], row[needed[2]]) / scale),
+                "think_seconds": _number(where, "think_seconds", row.get("think_seconds") or THINK_SECONDS),
+            }
             sessions.setdefault(row["session"], []).append(turn)
     if not sessions:
         raise ValueError(f"{path}: no sessions")
     return [{"turns": turns} for turns in sessions.values()]
+
+
+def _number(where: str, column: str, text: Any) -> float:
+    try:
+        value = float(text)
+    except (TypeError, ValueError):
+        value = math.nan
+    if not 0 <= value < math.inf:
+        raise ValueError(f"{where}: {column} = {text!r}: must be a number of at least 0")
+    return value
 
 
 def compare(study: dict[str, Any]) -> dict[str, Any]:

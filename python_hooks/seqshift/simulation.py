@@ -57,8 +57,8 @@ def suggest_gears(
     baseline: Sequence[int] = (64, 32, 16, 8, 4),
 ) -> dict[str, Any]:
     """The at most `count` gears with the least expected rollout time, and their gain over `baseline`."""
-    if count < 1:
-        raise ValueError(f"suggest_gears = {count}: must be at least 1")
+    if not 1 <= count <= setup["max_num_seqs"]:
+        raise ValueError(f"suggest_gears = {count}: must be in 1..{setup['max_num_seqs']} (max_num_seqs)")
     request = {
         "setup": setup,
         "count": count,
@@ -78,6 +78,8 @@ def read_lengths(file: Path, column: str | None = None) -> list[int]:
         raise ValueError(f"{file}: {error.strerror or 'cannot be read'}") from None
     except UnicodeDecodeError:
         raise ValueError(f"{file}: is not UTF-8 text") from None
+    if not text.strip():
+        raise ValueError(f"{file}: line 1: the file is empty; it needs a header and one length per line")
     rows = csv.reader(text.splitlines())
     header = [name.strip() for name in next(rows, [])]
     index = _column(file, header, column)
@@ -87,7 +89,9 @@ def read_lengths(file: Path, column: str | None = None) -> list[int]:
             continue
         value = row[index].strip() if index < len(row) else ""
         if not value.isdecimal() or not 0 < int(value) < 2**31:
-            raise ValueError(f"{file}: line {rows.line_num}: {header[index]} = {value!r}: must be an integer above 0")
+            raise ValueError(
+                f"{file}: line {rows.line_num}: {header[index]} = {value!r}: must be an integer in 1..{2**31 - 1}"
+            )
         lengths.append(int(value))
     if not lengths:
         raise ValueError(f"{file}: no lengths after the header")
