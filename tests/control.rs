@@ -260,6 +260,7 @@ fn damaged_stale_and_doubled_frames_change_nothing() {
         "action=version",
         "action=duplicate,times=9",
         "action=stale,nth=2,times=9",
+        "action=reorder,nth=2,times=9",
         "action=delay,milliseconds=120",
     ] {
         let mut meshes = with_fault(3, &format!("rank=1,kind=Offer,{fault}"));
@@ -286,17 +287,21 @@ fn lasting_damage_is_the_entry_of_its_rank() {
         with_fault(3, "rank=1,kind=Offer,peer=2,action=corrupt,times=4"),
         Kind::Offer,
     );
-    for (rank, (_, result)) in results.iter().enumerate() {
+    for (rank, (mesh, result)) in results.iter().enumerate() {
         let entries = result.as_ref().unwrap();
         let damaged = entries.iter().position(Result::is_err);
         assert_eq!(damaged, (rank == 2).then_some(1));
+        // The sender knows it too.
+        let refused: &[u32] = if rank == 1 { &[2] } else { &[] };
+        assert_eq!(mesh.refused(), refused);
         if let Some(from) = damaged {
             assert!(matches!(entries[from], Err(WireError::Checksum { .. })));
         }
     }
     let meshes = results.into_iter().map(|(mesh, _)| mesh).collect();
-    for (_, result) in gather(meshes, Kind::Offer) {
+    for (mesh, result) in gather(meshes, Kind::Offer) {
         assert_eq!(result.unwrap(), whole(3));
+        assert_eq!(mesh.refused(), []);
     }
 }
 
@@ -397,6 +402,52 @@ fn interrupt_ends_a_wait() {
     // Between two looks pass 100 ms; the rest is for a busy machine.
     assert!(took < Duration::from_secs(2), "{took:?}");
     drop(second);
+}
+
+#[test]
+fn whoever_is_interrupted_stops_before_the_others_are_through() {
+    let _shared = shared();
+    let (all, addresses) = listeners(2);
+    let stop = AtomicBool::new(false);
+    let stop = Arc::new(stop);
+    let addresses = &addresses;
+    let meshes = everywhere(all, |rank, listener| {
+        let stop = stop.clone();
+        let interrupt: Interrupt = Arc::new(move || rank == 0 && stop.load(Ordering::SeqCst));
+        listener
+            .connect(rank, addresses, later(LONG), interrupt)
+            .unwrap()
+    });
+    stop.store(true, Ordering::SeqCst);
+    let results = gather(meshes, Kind::Load);
+    let error = |rank: usize| results[rank].1.as_ref().unwrap_err();
+    assert!(matches!(error(0), ControlError::Interrupted(_)));
+    assert!(matches!(error(1), ControlError::Gone { rank: 0, .. }));
+}
+
+#[test]
+fn an_engine_that_fails_because_of_a_peer_names_it() {
+    let _shared = shared();
+    // Rank 1 dies without a word; rank 2 notices and says so before rank 0 asks.
+    let mut meshes = group(3);
+    drop(meshes.remove(1));
+    let asked = |mesh: &mut Mesh| mesh.end("the engine failed", LONG).unwrap();
+    for at in [1, 0] {
+        let error = asked(&mut meshes[at]);
+        assert!(
+            matches!(error, ControlError::Gone { rank: 1, .. }),
+            "{error}"
+        );
+    }
+    // Nobody else has gone: the rank is the culprit itself, and its peers hear why.
+    let mut meshes = group(2);
+    assert!(meshes[0].end("no memory", Duration::ZERO).is_none());
+    let error = asked(&mut meshes[1]);
+    assert!(
+        matches!(error, ControlError::Gone { rank: 0, .. }),
+        "{error}"
+    );
+    assert!(error.to_string().contains("no memory"), "{error}");
 }
 
 #[test]

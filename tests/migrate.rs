@@ -184,6 +184,7 @@ fn unreadable_engine_ends_the_check_on_all() {
             cluster.cell(1, shards - 1).faults.arm(point);
             let report = cluster.check();
             assert!(report.moves.is_empty() && report.decision.flights.is_empty());
+            assert!(report.unreadable && report.faults() == 1);
             cluster.step();
             assert_eq!(cluster.check().committed(), 3);
             cluster.finish(4, |_| {});
@@ -220,7 +221,14 @@ fn broken_communicator_undoes_its_moves_and_is_made_anew() {
 #[test]
 fn damaged_messages_are_repaired() {
     for kind in ["Load", "Sync", "Detail", "Offer", "Reply", "Outcome"] {
-        for action in ["corrupt", "truncate", "version", "duplicate", "stale"] {
+        for action in [
+            "corrupt",
+            "truncate",
+            "version",
+            "duplicate",
+            "stale",
+            "reorder",
+        ] {
             let fault = format!("rank=0,kind={kind},action={action}");
             let lists: [&[Flight]; 2] = [&CROSSING, &[run(1, 0, 0)]];
             let mut cluster = started(SHAPE, script(&lists), Some(&fault));
@@ -252,7 +260,8 @@ fn lasting_damage_of_one_message_costs_its_moves() {
         let mut cluster = started(shape, script(&lists), Some(&fault));
         let began = Instant::now();
         let report = cluster.check();
-        assert!(began.elapsed() < deadline);
+        // Both ends know that nothing will be sent: nobody waits for it.
+        assert!(began.elapsed() < deadline / 4);
         assert!(report.moves[0].error.is_some() && report.moves[0].rejected);
         assert!(report.moves[1].error.is_none());
         cluster.step();
@@ -275,11 +284,9 @@ fn failed_exchange_stops_all_and_nobody_guesses() {
             let results = cluster.try_check();
             assert!(began.elapsed() < Duration::from_secs(20));
             for (rank, result) in results.iter().enumerate() {
-                if action == "header" || rank != 1 {
-                    let error = result.as_ref().unwrap_err().to_string();
-                    assert!(error.starts_with("rank 1"), "{fault}: {error}");
-                    assert_eq!(cluster.cells[rank].engine.commits, 0);
-                }
+                let error = result.as_ref().unwrap_err().to_string();
+                assert!(error.starts_with("rank 1"), "{fault}: {error}");
+                assert_eq!(cluster.cells[rank].engine.commits, 0);
             }
             // Whoever had what it needed learns it at the next check.
             for result in cluster.try_check() {

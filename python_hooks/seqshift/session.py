@@ -66,7 +66,11 @@ class Session:
         if self.adapter.away and not self.adapter.has_work():
             # What ran here has been aborted since the group was asked, but sequences of this rank run elsewhere.
             engine.should_execute_dummy_batch = True
-        outputs = original(engine)
+        try:
+            outputs = original(engine)
+        except Exception as error:
+            self._end(error)
+            raise
         if self.adapter.delivery:
             # A dummy step passes by the output processor.
             outputs = [*outputs, *self.adapter.deliver()]
@@ -85,9 +89,15 @@ class Session:
             return True
         if self._moved:
             self._moved = False
-            if self._together(lambda: self.group.drain(self.adapter)):
+
+            def drain() -> bool:
+                returned = self.group.drain(self.adapter)
+                if returned:
+                    self._settle()
+                return returned
+
+            if self._together(drain):
                 self._delivering = True
-                self.adapter.settle()
                 return True
         self.restart()
         return False
@@ -103,23 +113,63 @@ class Session:
 
     def _resolve_layout(self) -> None:
         """KV tensors may have been made anew since the last rollout."""
-        layout = self.adapter.kv_layout()
-        if layout != self._layout:
-            self.group.set_layout(layout)
-            self._layout = layout
+        try:
+            layout = self.adapter.kv_layout()
+            if layout != self._layout:
+                self._layout = None
+                self.group.set_layout(layout)
+                self._layout = layout
+        except Exception as error:
+            # The peers learn of it at the next check; this rank must not leave them before.
+            self._layout = None
+            log.warning("the KV caches cannot be used: %s", error)
+
+    def _readable(self) -> Any:
+        """The adapter, or one that the check ends with on all ranks."""
+        if self._layout is None:
+            self._resolve_layout()
+        try:
+            if self._layout is None:
+                raise RuntimeError("the KV caches cannot be used")
+            if (stream := self.adapter.producer()) is not None:
+                self.group.set_producer(stream)
+            return self.adapter
+        except Exception as error:
+            return _Unreadable(self.adapter, error)
 
     def _check(self) -> None:
         self._due = False
-        if (stream := self.adapter.producer()) is not None:
-            self.group.set_producer(stream)
-        committed, faults = self._together(lambda: self.group.check(self.adapter, self.steps))
-        self.adapter.settle()
+
+        def check() -> tuple[int, int]:
+            done = self.group.check(self._readable(), self.steps)
+            self._settle()
+            return done
+
+        committed, faults = self._together(check)
         self._moved |= committed > 0
         # Outcomes are equal on all ranks, so all switch off alike.
         self.faults += faults
         if self.faults >= self.max_failures:
             self.checking = False
             log.warning("rebalancing is off for the rest of the rollout after %d faults", self.faults)
+
+    def _end(self, error: Exception) -> None:
+        """The engine has failed. Its collectives say that a connection is closed, not whose: name the rank."""
+        if self._broken is not None:
+            return
+        self._broken = f"{type(error).__name__}: {error}"
+        gone = self.group.end(self._broken)
+        self.close()
+        self.adapter.abandon()
+        if gone is not None:
+            raise RuntimeError(f"{gone}; this rank's engine failed with: {self._broken}") from error
+
+    def _settle(self) -> None:
+        try:
+            self.adapter.settle()
+        except Exception as error:
+            log.warning("the engine's state could not be settled, once more: %s", error)
+            self.adapter.settle()
 
     def _together(self, exchange: Callable[[], Any]) -> Any:
         """Runs an exchange with the group; if it fails, the peers must not wait for this rank."""
@@ -130,7 +180,22 @@ class Session:
         except BaseException as error:
             self._broken = f"{type(error).__name__}: {error}"
             self.close()
+            self.adapter.abandon()
             raise
+
+
+class _Unreadable:
+    """An adapter whose counts cannot be had: such a check only returns results."""
+
+    def __init__(self, adapter: Any, error: Exception) -> None:
+        self._adapter = adapter
+        self._error = error
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._adapter, name)
+
+    def counts(self) -> Any:
+        raise self._error
 
 
 def join(facts: Any, make_adapter: Callable[[], Any], config: RolloutRebalanceConfig) -> Session | None:

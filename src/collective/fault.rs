@@ -1,6 +1,7 @@
 //! Faults on the control channel, for tests: `SEQSHIFT_TEST_FAULT`.
 
 use std::str::FromStr;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::mesh::Tamper;
@@ -8,6 +9,14 @@ use crate::wire::frame::{HEADER, Kind};
 
 /// The environment variable that [`Fault::from_env`] reads.
 pub const VARIABLE: &str = "SEQSHIFT_TEST_FAULT";
+
+/// Frames that were tampered with in this process.
+static INJECTED: AtomicU64 = AtomicU64::new(0);
+
+/// How many frames of this process were tampered with: a test asks whether its fault was met.
+pub fn injected() -> u64 {
+    INJECTED.load(Ordering::Relaxed)
+}
 
 /// What happens to a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,6 +33,8 @@ pub enum Action {
     Duplicate,
     /// The frame sent before this one to the same peer is sent again first.
     Stale,
+    /// The same, but behind this one: frames in another order.
+    Reorder,
     /// The frame is not sent.
     Drop,
     /// This rank pauses first.
@@ -91,10 +102,11 @@ impl FromStr for Fault {
                 "header" => Action::Header,
                 "duplicate" => Action::Duplicate,
                 "stale" => Action::Stale,
+                "reorder" => Action::Reorder,
                 "drop" => Action::Drop,
                 "delay" => Action::Delay(Duration::from_millis(milliseconds)),
                 other => {
-                    let all = "corrupt truncate version header duplicate stale drop delay";
+                    let all = "corrupt truncate version header duplicate stale reorder drop delay";
                     let all: Vec<&str> = all.split(' ').collect();
                     return Err(unknown("action", other, &all));
                 }
@@ -174,6 +186,7 @@ impl Faulty {
             }
             Action::Duplicate => [frame.as_slice(), &frame].concat(),
             Action::Stale => [before, &frame].concat(),
+            Action::Reorder => [frame.as_slice(), before].concat(),
             Action::Drop => Vec::new(),
             Action::Delay(time) => {
                 std::thread::sleep(time);
@@ -197,6 +210,7 @@ impl Tamper for Faulty {
         self.sent[at].0 += 1;
         let count = self.sent[at].0;
         if (fault.nth..fault.nth.saturating_add(fault.times)).contains(&count) {
+            INJECTED.fetch_add(1, Ordering::Relaxed);
             self.apply(frame, &before)
         } else {
             frame

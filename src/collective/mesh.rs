@@ -1,26 +1,25 @@
 //! Exchanges among the connected ranks of one group.
 //!
-//! Every frame is acknowledged, and one that arrives damaged is asked for again.
+//! Every frame is acknowledged, and one that arrives damaged is asked for again; if that
+//! does not help it is refused, so that both ends know that it was not read.
 //! A rank leaves an exchange when it has everybody's frame and everybody has its
 //! own, so that no two ranks are ever more than one exchange apart. A rank that
 //! gives up says so, and whose fault it is, so that all name the same one.
 
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::{Shutdown, TcpStream};
+use std::net::TcpStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::control::{ControlError, Interrupt, setup};
+use super::farewell::last_words;
 use crate::wire::WireError;
 use crate::wire::frame::{self, HEADER, Header, Kind};
-use crate::wire::{decode, encode};
 
 /// Longest time between two looks at the interrupt.
 pub(super) const TICK: Duration = Duration::from_millis(100);
-/// Longest time that a rank which gives up spends on telling its peers.
-const FAREWELL: Duration = Duration::from_millis(500);
 /// How often a damaged frame is asked for again before its damage is reported.
 const REPEATS: u32 = 3;
 
@@ -48,9 +47,9 @@ pub trait Tamper: Send {
 /// One connection.
 #[derive(Debug)]
 pub(super) struct Peer {
-    stream: TcpStream,
-    inbox: Vec<u8>,
-    outbox: Vec<u8>,
+    pub(super) stream: TcpStream,
+    pub(super) inbox: Vec<u8>,
+    pub(super) outbox: Vec<u8>,
     /// Bytes of the outbox that are sent.
     sent: usize,
 }
@@ -70,7 +69,7 @@ impl Peer {
     }
 
     /// Reads what has arrived. False when the peer has closed.
-    fn fill(&mut self) -> io::Result<bool> {
+    pub(super) fn fill(&mut self) -> io::Result<bool> {
         let mut chunk = [0; 64 << 10];
         loop {
             match self.stream.read(&mut chunk) {
@@ -84,7 +83,7 @@ impl Peer {
     }
 
     /// Writes as much as the connection takes.
-    fn flush(&mut self) -> io::Result<()> {
+    pub(super) fn flush(&mut self) -> io::Result<()> {
         while self.sent < self.outbox.len() {
             match self.stream.write(&self.outbox[self.sent..]) {
                 Ok(0) => return Err(ErrorKind::WriteZero.into()),
@@ -100,7 +99,7 @@ impl Peer {
     }
 
     /// Takes the next frame out of the inbox that is not of an earlier exchange than `number`.
-    fn take(&mut self, number: u64) -> Result<Option<Vec<u8>>, WireError> {
+    pub(super) fn take(&mut self, number: u64) -> Result<Option<Vec<u8>>, WireError> {
         loop {
             if self.inbox.len() < HEADER {
                 return Ok(None);
@@ -123,13 +122,15 @@ impl Peer {
 }
 
 /// Why an exchange with one peer cannot go on: whose fault it is, if not the peer's own, and what.
-type Failure = (Option<u32>, String);
+pub(super) type Failure = (Option<u32>, String);
 
 /// How far one exchange has come with one peer.
 struct Half {
     /// What the peer is to get.
     frame: Vec<u8>,
     acknowledged: bool,
+    /// The peer could not read it.
+    refused: bool,
     received: Option<Received>,
     repeats: u32,
 }
@@ -138,18 +139,15 @@ impl Half {
     /// What one whole frame means; the answer to it, if it needs one.
     fn handle(&mut self, bytes: &[u8], kind: Kind, number: u64) -> Result<Option<Kind>, Failure> {
         match Header::parse(bytes) {
-            Ok(header) if header.kind == Kind::Leave => {
-                let said = frame::open(bytes, Kind::Leave, header.check)
-                    .and_then(|payload| decode::<Failure>(Kind::Leave, payload));
-                return Err(said.unwrap_or((None, "it has left the group".into())));
-            }
+            Ok(header) if header.kind == Kind::Leave => return Err(last_words(bytes)),
             Ok(header) if header.check > number => {
                 let (kind, early) = (header.kind, header.check);
                 let why = format!("it sent {kind} of exchange {early} in {number}");
                 return Err((None, why));
             }
-            Ok(header) if header.kind == Kind::Ack => {
+            Ok(header) if matches!(header.kind, Kind::Ack | Kind::Refused) => {
                 self.acknowledged = true;
+                self.refused = header.kind == Kind::Refused;
                 return Ok(None);
             }
             Ok(header) if header.kind == Kind::Again => return Ok(Some(kind)),
@@ -166,7 +164,10 @@ impl Half {
                 self.repeats += 1;
                 return Ok(Some(Kind::Again));
             }
-            Err(why) => self.received = Some(Err(why)),
+            Err(why) => {
+                self.received = Some(Err(why));
+                return Ok(Some(Kind::Refused));
+            }
         }
         Ok(Some(Kind::Ack))
     }
@@ -179,13 +180,15 @@ impl Half {
 /// The connected ranks of one group. All ranks call the same exchanges in the
 /// same order; each carries a number, so that a stale frame is recognised.
 pub struct Mesh {
-    rank: u32,
-    peers: Vec<Option<Peer>>,
-    exchanges: u64,
+    pub(super) rank: u32,
+    pub(super) peers: Vec<Option<Peer>>,
+    pub(super) exchanges: u64,
+    /// Ranks that could not read this rank's frame of the last exchange.
+    refused: Vec<u32>,
     interrupt: Interrupt,
     tamper: Option<Box<dyn Tamper>>,
     /// Why this rank has left the group.
-    left: Option<ControlError>,
+    pub(super) left: Option<ControlError>,
 }
 
 impl std::fmt::Debug for Mesh {
@@ -200,6 +203,7 @@ impl Mesh {
             rank,
             peers,
             exchanges: 0,
+            refused: Vec::new(),
             interrupt,
             tamper: None,
             left: None,
@@ -224,6 +228,11 @@ impl Mesh {
     /// Number of ranks.
     pub fn size(&self) -> u32 {
         self.peers.len() as u32
+    }
+
+    /// The ranks for which this rank's payload of the last exchange arrived damaged too often.
+    pub fn refused(&self) -> &[u32] {
+        &self.refused
     }
 
     /// Sends the same payload to all and returns every rank's, own included.
@@ -266,57 +275,6 @@ impl Mesh {
         result
     }
 
-    /// Leaves the group for good: the peers fail at once, naming this rank and `why`.
-    pub fn leave(&mut self, why: &str) {
-        if self.left.is_none() {
-            self.farewell(self.rank, why);
-            self.left = Some(ControlError::Gone {
-                rank: self.rank,
-                during: "an earlier check".into(),
-                why: why.to_string(),
-            });
-        }
-    }
-
-    /// Tells every peer whose fault it is. Waits a moment for the words to be sent behind what
-    /// is still on its way, and for the peers to have read them: closing a connection with
-    /// unread bytes in it would make the peer's system throw them away.
-    fn farewell(&mut self, culprit: u32, why: &str) {
-        let until = Instant::now() + FAREWELL;
-        let said: Failure = (Some(culprit), format!("{why} (says rank {})", self.rank));
-        let frame = frame::seal(Kind::Leave, u64::MAX, &encode(&said));
-        let mut open: Vec<&mut Peer> = self.peers.iter_mut().flatten().collect();
-        for peer in &mut open {
-            peer.outbox.extend_from_slice(&frame);
-        }
-        loop {
-            open.retain_mut(|peer| {
-                let sending = !peer.outbox.is_empty();
-                if sending && (peer.flush().is_err() || peer.outbox.is_empty()) {
-                    // Whoever cannot be told sees the connection close.
-                    let _ = peer.stream.shutdown(Shutdown::Write);
-                    peer.outbox.clear();
-                }
-                let there = peer.fill().unwrap_or(false);
-                peer.inbox.clear();
-                there || !peer.outbox.is_empty()
-            });
-            let left = until.saturating_duration_since(Instant::now());
-            if open.is_empty() || left.is_zero() {
-                return;
-            }
-            let mut fds: Vec<PollFd<'_>> = Vec::with_capacity(open.len());
-            for peer in &open {
-                let mut flags = PollFlags::IN;
-                flags.set(PollFlags::OUT, !peer.outbox.is_empty());
-                fds.push(PollFd::new(&peer.stream, flags));
-            }
-            if poll_for(&mut fds, left.min(TICK)).is_err() {
-                return;
-            }
-        }
-    }
-
     fn exchange(
         &mut self,
         kind: Kind,
@@ -324,6 +282,10 @@ impl Mesh {
         deadline: Instant,
     ) -> Result<Vec<Received>, ControlError> {
         let began = Instant::now();
+        // Whoever stops must do so before the others have what they wait for.
+        if (self.interrupt)() {
+            return Err(ControlError::Interrupted(kind.to_string()));
+        }
         self.exchanges += 1;
         let number = self.exchanges;
         let mut halves = Vec::with_capacity(payloads.len());
@@ -332,6 +294,7 @@ impl Mesh {
             let mut half = Half {
                 frame: Vec::new(),
                 acknowledged: own,
+                refused: false,
                 received: None,
                 repeats: 0,
             };
@@ -357,9 +320,13 @@ impl Mesh {
                 }
             }
             if waiting.is_empty() {
+                let ranks = (0..).zip(&halves);
+                self.refused = ranks.filter(|(_, h)| h.refused).map(|(r, _)| r).collect();
                 return Ok(halves.into_iter().filter_map(|h| h.received).collect());
             }
-            if (self.interrupt)() {
+            // Peers whose frames are here may be through already: then this rank goes through, too.
+            let missing = halves.iter().any(|half| half.received.is_none());
+            if missing && (self.interrupt)() {
                 return Err(ControlError::Interrupted(kind.to_string()));
             }
             let left = deadline.saturating_duration_since(Instant::now());
@@ -419,7 +386,7 @@ impl Mesh {
             && let Some(bytes) = peer.take(number).map_err(|e| (None, e.to_string()))?
         {
             match half.handle(&bytes, kind, number)? {
-                Some(answer @ (Kind::Ack | Kind::Again)) => {
+                Some(answer @ (Kind::Ack | Kind::Again | Kind::Refused)) => {
                     let answer = frame::seal(answer, number, &[]);
                     peer.outbox.extend(answer);
                 }

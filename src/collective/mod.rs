@@ -3,6 +3,7 @@
 mod communicator;
 pub mod control;
 mod error;
+mod farewell;
 pub mod fault;
 mod mesh;
 mod root;

@@ -11,7 +11,7 @@ use super::channel::KvChannel;
 use super::engine::{Engine, EngineError};
 use super::policy::{Decision, Flight, Policy};
 use super::round::Round;
-use crate::collective::control::{Mesh, Received};
+use crate::collective::control::{ControlError, Mesh, Received};
 use crate::plan::Measured;
 use crate::wire::frame::Kind;
 use crate::wire::message::{self, Detail, Load, ShardVotes, Sync};
@@ -20,6 +20,14 @@ use crate::wire::{decode, encode};
 /// How long a rank waits for the others to enter a check: the default of the
 /// engine's own gloo collectives, since a rank that is late here is late there.
 const ENTRY: Duration = Duration::from_secs(1800);
+
+/// How long after a failure of the engine a peer's end may become known.
+const NEWS: Duration = Duration::from_secs(1);
+
+/// What a shard says of its DP group before it goes on: the flags of [`ShardVotes::plan`].
+const UNREADABLE: u64 = 1;
+const NO_KV: u64 = 2;
+const IDLE: u64 = 4;
 
 /// What became of one move.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -51,6 +59,8 @@ pub struct Report {
     pub synced: bool,
     /// A KV communicator was needed and could not be made; equal on all ranks.
     pub kv_failed: bool,
+    /// A rank's engine could not be read, so that nothing moved; equal on all ranks.
+    pub unreadable: bool,
     /// Time from the moment all ranks had entered to the end.
     pub pause: Duration,
 }
@@ -61,11 +71,12 @@ impl Report {
         self.moves.iter().filter(|m| m.error.is_none()).count()
     }
 
-    /// What `max_failures` counts: moves that failed after a reservation, and a KV
-    /// communicator that could not be made.
+    /// What `max_failures` counts: moves that failed after a reservation, a KV
+    /// communicator that could not be made, and an engine that could not be read.
     pub fn faults(&self) -> usize {
         let failed = |m: &&MoveResult| m.error.is_some() && !m.rejected;
-        self.moves.iter().filter(failed).count() + usize::from(self.kv_failed)
+        let moves = self.moves.iter().filter(failed).count();
+        moves + usize::from(self.kv_failed) + usize::from(self.unreadable)
     }
 }
 
@@ -137,9 +148,16 @@ impl<K: KvChannel> Migrator<K> {
             self.sync(engine, Kind::Sync, until)?;
             report.synced = true;
         }
-        let healthy = report.loads.iter().all(|l| l.healthy);
-        let wanted = healthy && !self.policy.idle(&report.loads);
-        if self.shards_agree(u64::from(wanted), until)? && wanted {
+        let mut mine = ShardVotes::default();
+        if report.loads.iter().any(|l| !l.healthy) {
+            mine.plan |= UNREADABLE;
+        }
+        if self.policy.idle(&report.loads) {
+            mine.plan |= IDLE;
+        }
+        let states = self.shards(&mine, until)?;
+        report.unreadable = states.iter().any(|s| s.plan & UNREADABLE != 0);
+        if states.iter().all(|s| s.plan == 0) {
             if report.loads.iter().any(|l| l.communicator_broken)
                 && let Err(why) = self.kv.restore(&mut self.dp, half(until))
             {
@@ -183,6 +201,14 @@ impl<K: KvChannel> Migrator<K> {
         let until = Instant::now() + ENTRY;
         let result = self.sync(engine, Kind::Drain, until);
         self.stop_on_error(result)
+    }
+
+    /// The engine has failed between two checks: ends the group for this rank, and says who
+    /// else had left it before.
+    pub fn end(&mut self, why: &str) -> Option<ControlError> {
+        let gone = self.dp.end(why, NEWS);
+        self.tp.end(why, Duration::ZERO);
+        gone
     }
 
     /// Nobody is left waiting for a rank that stops.
@@ -247,6 +273,7 @@ impl<K: KvChannel> Migrator<K> {
                 .accept_sync(sync)
                 .map_err(after("delivering results"))?;
         }
+        read_by_all(&self.dp, kind)?;
         Ok(returned)
     }
 
@@ -267,8 +294,6 @@ impl<K: KvChannel> Migrator<K> {
         };
         let details: Vec<Detail> = gather(&mut self.dp, Kind::Detail, &mine, until)?;
         // A shard whose peers are not ready must not leave the others to go on alone.
-        const UNREADABLE: u64 = 1;
-        const NO_KV: u64 = 2;
         let mut mine = ShardVotes::default();
         if details.iter().any(|d| !d.healthy) {
             mine.plan |= UNREADABLE;
@@ -278,6 +303,7 @@ impl<K: KvChannel> Migrator<K> {
         }
         let states = self.shards(&mine, until)?;
         report.kv_failed = states.iter().any(|s| s.plan & NO_KV != 0);
+        report.unreadable = states.iter().any(|s| s.plan & UNREADABLE != 0);
         if states.iter().any(|s| s.plan != 0) {
             return Ok(());
         }
@@ -323,10 +349,23 @@ pub(super) fn gather<T: Serialize + DeserializeOwned>(
     until: Instant,
 ) -> Result<Vec<T>, MigrateError> {
     let received = mesh.all_gather(kind, &encode(mine), until)?;
-    (0..)
+    let all = (0..)
         .zip(received)
         .map(|(rank, bytes)| read(kind, rank, bytes))
-        .collect()
+        .collect::<Result<Vec<T>, MigrateError>>()?;
+    read_by_all(mesh, kind)?;
+    Ok(all)
+}
+
+/// Whoever could not read this rank's message stops, and so must this rank.
+fn read_by_all(mesh: &Mesh, kind: Kind) -> Result<(), MigrateError> {
+    match mesh.refused().first() {
+        None => Ok(()),
+        Some(peer) => Err(MigrateError::Peer {
+            rank: mesh.rank(),
+            why: format!("rank {peer} could not read this rank's {kind}"),
+        }),
+    }
 }
 
 fn read<T: DeserializeOwned>(kind: Kind, rank: u32, bytes: Received) -> Result<T, MigrateError> {

@@ -136,6 +136,9 @@ impl KvPath {
             }
             root.get_or_insert(theirs.root);
         }
+        if let Some(rank) = control.refused().first() {
+            return Err(format!("rank {rank} could not read what this rank brought"));
+        }
         let root = root.unwrap_or_default();
         RootInfo::try_from(root.as_slice())
             .map_err(|e| format!("rank 0 gave no root information: {e}"))

@@ -243,6 +243,11 @@ impl<'a, K: KvChannel> Round<'a, K> {
         }
         let payloads = payloads.iter().map(encode).collect();
         let received = self.to.dp.all_to_all(Kind::Reply, payloads, self.until)?;
+        // The source does not know that these were accepted, and will send nothing.
+        for peer in self.to.dp.refused().to_vec() {
+            let inbound = self.inbound(Some(peer));
+            self.reject_all(&inbound, &format!("rank {peer} could not read the reply"));
+        }
         for (peer, bytes) in (0..).zip(received) {
             let outbound = self.outbound(Some(peer));
             match bytes.and_then(|b| decode::<Vec<Reply>>(Kind::Reply, &b)) {

@@ -1,8 +1,12 @@
 //! The engine adapter, a Python object, as [`Engine`].
 //!
 //! Rust calls it with plain tuples, lists and dicts; a Python exception becomes
-//! the [`EngineError`] that the protocol turns into a reject. A
-//! `KeyboardInterrupt` or `SystemExit` is kept and raised again at the end.
+//! the [`EngineError`] that the protocol turns into a reject. Where nothing can be
+//! rejected any more, the call is made once more: those methods of the adapter may be
+//! repeated after an exception. A `KeyboardInterrupt` or `SystemExit` is kept and
+//! raised again at the end.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
@@ -116,17 +120,21 @@ fn source_items(source: Source) -> (&'static str, u32) {
 /// Calls the adapter; lives for one check.
 pub struct PyEngine {
     adapter: Py<PyAny>,
-    /// What must reach the caller as it is: KeyboardInterrupt and the like.
-    pub fatal: Option<PyErr>,
+    raised: Raised,
 }
 
+/// What must reach the caller as it is, KeyboardInterrupt and the like, until the call that
+/// was interrupted raises it.
+pub type Raised = Arc<Mutex<Option<PyErr>>>;
+
 impl PyEngine {
-    /// Wraps an adapter.
-    pub fn new(adapter: Py<PyAny>) -> Self {
-        Self {
-            adapter,
-            fatal: None,
-        }
+    /// Wraps an adapter; what ends the check is left in `raised`.
+    pub fn new(adapter: Py<PyAny>, raised: Raised) -> Self {
+        Self { adapter, raised }
+    }
+
+    fn raised(&self) -> MutexGuard<'_, Option<PyErr>> {
+        self.raised.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn call<T>(
@@ -137,11 +145,25 @@ impl PyEngine {
             act(py, self.adapter.bind(py)).map_err(|error| {
                 let text = EngineError(error.to_string());
                 if !error.is_instance_of::<PyException>(py) {
-                    self.fatal.get_or_insert(error);
+                    self.raised().get_or_insert(error);
                 }
                 text
             })
         })
+    }
+
+    /// The same for a method that may be repeated, which is done once if it raises.
+    fn insist<T>(
+        &mut self,
+        mut act: impl for<'py> FnMut(Python<'py>, &Bound<'py, PyAny>) -> PyResult<T>,
+    ) -> Result<T> {
+        match self.call(&mut act) {
+            Err(why) if self.raised().is_none() => {
+                tracing::warn!(%why, "a call of the adapter failed and is made once more");
+                self.call(act)
+            }
+            result => result,
+        }
     }
 }
 
@@ -191,7 +213,7 @@ impl Engine for PyEngine {
     }
 
     fn take_sync(&mut self, ranks: u32) -> Result<Vec<Sync>> {
-        self.call(|_, adapter| {
+        self.insist(|_, adapter| {
             let (returns, aborts): (Vec<Results>, Vec<Key>) =
                 adapter.call_method0("take_sync")?.extract()?;
             let aborts: Vec<SequenceKey> = aborts.into_iter().map(key_of).collect();
@@ -226,9 +248,9 @@ impl Engine for PyEngine {
         };
         let returns: Vec<Results> = sync.returns.into_iter().map(results).collect();
         let aborts: Vec<Key> = sync.aborts.iter().map(|k| (k.origin, k.serial)).collect();
-        self.call(|_, adapter| {
+        self.insist(|_, adapter| {
             adapter
-                .call_method1("accept_sync", (returns, aborts))
+                .call_method1("accept_sync", (&returns, &aborts))
                 .map(drop)
         })
     }
@@ -259,7 +281,7 @@ impl Engine for PyEngine {
     }
 
     fn activate(&mut self, key: SequenceKey) -> Result<()> {
-        self.call(|_, adapter| {
+        self.insist(|_, adapter| {
             adapter
                 .call_method1("activate", (key.origin, key.serial))
                 .map(drop)
@@ -267,7 +289,7 @@ impl Engine for PyEngine {
     }
 
     fn release(&mut self, key: SequenceKey) -> Result<()> {
-        self.call(|_, adapter| {
+        self.insist(|_, adapter| {
             adapter
                 .call_method1("release", (key.origin, key.serial))
                 .map(drop)
@@ -276,10 +298,10 @@ impl Engine for PyEngine {
 
     fn forget(&mut self, source: Source, to: u32) -> Result<()> {
         let (list, index) = source_items(source);
-        self.call(|_, adapter| adapter.call_method1("forget", (list, index, to)).map(drop))
+        self.insist(|_, adapter| adapter.call_method1("forget", (list, index, to)).map(drop))
     }
 
     fn thaw(&mut self, source: Source) -> Result<()> {
-        self.call(|_, adapter| adapter.call_method1("thaw", source_items(source)).map(drop))
+        self.insist(|_, adapter| adapter.call_method1("thaw", source_items(source)).map(drop))
     }
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 
-use super::engine::PyEngine;
+use super::engine::{PyEngine, Raised};
 use super::telemetry::counters;
 use crate::collective::control::{Interrupt, Listener, Mesh, SECRET};
 use crate::collective::fault::Fault;
@@ -21,6 +21,7 @@ use crate::migrate::policy::{Forced, ForcedPolicy, Policy};
 use crate::migrate::{MigrateError, Migrator, MoveResult, Report};
 use crate::plan::{Gears, Mode, Options, RankCount};
 use crate::telemetry::{CheckRecord, MoveRecord, Profile};
+use crate::wire::frame::Kind;
 
 /// A socket that the other ranks of a group connect to.
 #[pyclass(name = "Listener", module = "seqshift._native")]
@@ -50,13 +51,12 @@ fn error(e: impl std::fmt::Display) -> PyErr {
     PyRuntimeError::new_err(e.to_string())
 }
 
-/// The exception of a signal handler that ended a wait, until the call that was
-/// interrupted raises it.
-type Raised = Arc<Mutex<Option<PyErr>>>;
-
-/// Ends a wait when Python has a signal to handle.
+/// Ends a wait when Python has a signal to handle, or the adapter has met one.
 fn interrupt(raised: Raised) -> Interrupt {
     Arc::new(move || {
+        if lock(&raised).is_some() {
+            return true;
+        }
         let Some(error) = Python::attach(|py| py.check_signals().err()) else {
             return false;
         };
@@ -108,11 +108,15 @@ impl PyGroup {
             py.detach(|| listener.connect(rank, &addresses, until, stop))
                 .map_err(error)
         };
-        let (mut dp, tp) = (connect(dp)?, connect(tp)?);
+        let (mut dp, mut tp) = (connect(dp)?, connect(tp)?);
         let rank = dp.rank();
-        let fault = Fault::from_env().map_err(PyValueError::new_err)?;
-        if let Some(tamper) = fault.and_then(|f| f.on(rank)) {
-            dp.set_tamper(tamper);
+        if let Some(fault) = Fault::from_env().map_err(PyValueError::new_err)? {
+            // Votes pass among the shards of a rank, everything else among ranks.
+            let votes = fault.kind == Kind::Shard;
+            let mesh = if votes { &mut tp } else { &mut dp };
+            if let Some(tamper) = fault.on(mesh.rank()) {
+                mesh.set_tamper(tamper);
+            }
         }
         let gears = Gears::new(&options.gears).map_err(|e| PyValueError::new_err(e.to_string()))?;
         let policy: Box<dyn Policy> = match &options.forced_plan {
@@ -242,6 +246,13 @@ impl PyGroup {
         self.run(py, adapter, |m, engine| m.drain(engine))
     }
 
+    /// The engine has failed for `why`: leaves the group. Returns who had left it before, in words.
+    fn end(&self, py: Python<'_>, why: &str) -> Option<String> {
+        let mut guard = lock(&self.migrator);
+        let migrator = guard.as_mut()?;
+        py.detach(|| migrator.end(why)).map(|gone| gone.to_string())
+    }
+
     /// Closes the channels and gives all memory back.
     fn close(&self, py: Python<'_>) {
         let taken = lock(&self.migrator).take();
@@ -307,13 +318,10 @@ impl PyGroup {
         adapter: Py<PyAny>,
         act: impl FnOnce(&mut Migrator<KvPath>, &mut PyEngine) -> Result<T, MigrateError> + Send,
     ) -> PyResult<T> {
-        let mut engine = PyEngine::new(adapter);
+        let mut engine = PyEngine::new(adapter, self.raised.clone());
         let result = py.detach(|| self.with(|m| Ok(act(m, &mut engine))))?;
         if let Some(signal) = lock(&self.raised).take() {
             return Err(signal);
-        }
-        if let Some(fatal) = engine.fatal {
-            return Err(fatal);
         }
         result.map_err(error)
     }
@@ -336,6 +344,7 @@ fn record_of(report: &Report) -> CheckRecord {
         running: report.loads.iter().map(|l| l.running).collect(),
         moves: report.moves.iter().map(one).collect(),
         reasons: report.decision.reasons.clone(),
+        faults: report.faults() as u64,
         kv_bytes: report.kv_bytes,
         pause_seconds: report.pause.as_secs_f64(),
     }

@@ -27,7 +27,7 @@ mod _native {
     #[pymodule_export]
     use super::sim::{simulate_core, simulate_presets};
     #[pymodule_export]
-    use super::telemetry::{count_pinned, log_line, reset_stats, stats};
+    use super::telemetry::{count_pinned, log_line, reset_stats, stats, test_faults};
 
     #[pymodule_init]
     fn init(m: &Bound<'_, PyModule>) -> PyResult<()> {

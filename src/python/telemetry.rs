@@ -26,12 +26,19 @@ pub fn stats(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
     items.set_item("sequences_received", now.sequences_received)?;
     items.set_item("moves_rejected", now.moves_rejected)?;
     items.set_item("moves_rolled_back", now.moves_rolled_back)?;
+    items.set_item("faults", now.faults)?;
     items.set_item("pinned", now.pinned)?;
     items.set_item("failures", now.failures)?;
     items.set_item("kv_bytes_moved", now.kv_bytes_moved)?;
     items.set_item("pause_seconds", now.pause_seconds)?;
     items.set_item("gear", now.gear)?;
     Ok(items)
+}
+
+/// Control messages that this process has tampered with: `SEQSHIFT_TEST_FAULT`, for tests.
+#[pyfunction]
+pub fn test_faults() -> u64 {
+    crate::collective::fault::injected()
 }
 
 /// Back to zero.

@@ -24,6 +24,8 @@ pub struct CheckRecord {
     pub moves: Vec<MoveRecord>,
     /// The planner's reasons.
     pub reasons: Vec<String>,
+    /// What `max_failures` counts, in the whole group.
+    pub faults: u64,
     /// KV bytes sent from here.
     pub kv_bytes: u64,
     /// Seconds from the moment that all ranks had entered.
@@ -63,6 +65,8 @@ pub struct Counters {
     pub moves_rejected: u64,
     /// Moves from or to here that were undone after a reservation.
     pub moves_rolled_back: u64,
+    /// What `max_failures` counts, in the whole group.
+    pub faults: u64,
     /// Requests that cannot be moved, by reason.
     pub pinned: BTreeMap<String, u64>,
     /// Moves that failed, by reason.
@@ -86,6 +90,7 @@ impl Counters {
             sequences_received: 0,
             moves_rejected: 0,
             moves_rolled_back: 0,
+            faults: 0,
             pinned: BTreeMap::new(),
             failures: BTreeMap::new(),
             kv_bytes_moved: 0,
@@ -98,6 +103,7 @@ impl Counters {
     pub fn record(&mut self, rank: u32, check: &CheckRecord, gear: u32) {
         self.checks += 1;
         self.plans += u64::from(!check.moves.is_empty());
+        self.faults += check.faults;
         self.kv_bytes_moved += check.kv_bytes;
         self.pause_seconds += check.pause_seconds;
         self.gear = gear;

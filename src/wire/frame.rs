@@ -50,11 +50,13 @@ pub enum Kind {
     Again = 13,
     /// The peer leaves the group.
     Leave = 14,
+    /// The peer's frame of this exchange has arrived damaged too often: it counts as not sent.
+    Refused = 15,
 }
 
 impl Kind {
     /// Every kind.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::Hello,
         Self::Load,
         Self::Sync,
@@ -69,6 +71,7 @@ impl Kind {
         Self::Ack,
         Self::Again,
         Self::Leave,
+        Self::Refused,
     ];
 
     fn from_u16(value: u16) -> Result<Self, WireError> {

@@ -132,6 +132,16 @@ class MockControl:
         rule.armed = 1
         return Rule(rule)
 
+    def reset(self) -> None:
+        """Frees all rules for use again. Nothing that runs in the mock may be looking at one."""
+        for index in range(self._armed):
+            rule = self.layout.rules[index]
+            rule.released, rule.armed = 1, 0
+            if rule.stalled:
+                raise RuntimeError(f"{rule.symbol.decode()}: {rule.stalled} tasks are still stalled")
+            ctypes.memset(ctypes.addressof(rule), 0, ctypes.sizeof(rule))
+        self._armed = 0
+
     def calls(self, symbol: str, rank: int = RANKS - 1) -> int:
         """Calls of `symbol` by the processes of `rank`; the last slot counts those without a rank."""
         for counter in self.layout.counters:

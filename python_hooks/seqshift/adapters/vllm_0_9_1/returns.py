@@ -87,39 +87,41 @@ class Returns:
 
     def take_sync(self) -> tuple[list[tuple], list[tuple[int, int]]]:
         """(results of foreign requests, aborts of own requests that are away)"""
-        results = []
+        results = [(f.key, f.outputs, f.done) for f in self.foreign.values() if f.outputs or f.done]
+        aborted = [serial for serial, away in self.away.items() if self._aborted(away)]
         for request_id, foreign in list(self.foreign.items()):
-            if foreign.outputs or foreign.done:
-                results.append((foreign.key, foreign.outputs, foreign.done))
-                foreign.outputs = []
+            foreign.outputs = []
             if foreign.done:
                 del self.foreign[request_id]
-        aborted = [serial for serial, away in self.away.items() if self._aborted(away)]
         for serial in aborted:
             del self.away[serial]
         return results, [(self.rank, serial) for serial in aborted]
 
-    def queue(self, results: list[tuple]) -> None:
-        """Queues returned tokens for the output processor."""
-        for (_, serial), outputs, done in results:
-            away = self.away.pop(serial, None) if done else self.away.get(serial)
-            if away is None or self._aborted(away):
-                continue
-            for items in outputs:
-                output = output_of(away.request_id, items)
-                if away.events:
-                    # The metrics count its waiting time until now; the other rank's clock is another one.
-                    output.events = [*away.events, EngineCoreEvent.new_event(EngineCoreEventType.SCHEDULED)]
-                    away.events = None
-                self.delivery.append(output)
+    def arrived(self, results: list[tuple]) -> list[tuple[Away, list[EngineCoreOutput]]]:
+        """Returned tokens as the engine's own outputs; of requests that still want them."""
+        arrived = []
+        for (_, serial), items, _ in results:
+            away = self.away.get(serial)
+            if away is not None and items and not self._aborted(away):
+                arrived.append((away, [output_of(away.request_id, one) for one in items]))
+        return arrived
 
-    def aborted(self, keys: list[tuple[int, int]]) -> list[Request]:
-        """Forgets the foreign requests that their origin has aborted; returns those that still run here."""
+    def queue(self, results: list[tuple], arrived: list[tuple[Away, list[EngineCoreOutput]]]) -> None:
+        """Queues returned tokens for the output processor, and forgets what is done."""
+        for away, outputs in arrived:
+            if away.events:
+                # The metrics count its waiting time until now; the other rank's clock is another one.
+                scheduled = EngineCoreEvent.new_event(EngineCoreEventType.SCHEDULED)
+                outputs[0].events, away.events = [*away.events, scheduled], None
+            self.delivery += outputs
+        for (_, serial), _, done in results:
+            if done:
+                self.away.pop(serial, None)
+
+    def aborted(self, keys: list[tuple[int, int]]) -> list[str]:
+        """The foreign requests that their origin has aborted, by their ids here."""
         gone = set(map(tuple, keys))
-        ended = [request_id for request_id, foreign in self.foreign.items() if foreign.key in gone]
-        for request_id in ended:
-            del self.foreign[request_id]
-        return [request for i in ended if (request := self.scheduler.requests.get(i)) is not None]
+        return [request_id for request_id, foreign in self.foreign.items() if foreign.key in gone]
 
     def divert(self, outputs: list[EngineCoreOutput]) -> list[str]:
         """Keeps the outputs of foreign requests for their origin; returns those that a stop string has ended."""

@@ -2,7 +2,8 @@
 
 Of `EngineState`, the native side calls `counts`, `detail`, `capture`, `reserve`,
 `install`, `activate`, `release`, `forget`, `thaw`, `take_sync` and `accept_sync`, in the
-order of the protocol. What a move must carry, and why in this way:
+order of the protocol. `settle`, `take_sync`, `accept_sync` and what follows the exchange of outcomes (`activate`,
+`release`, `forget`, `thaw`) are called once more when they raise. What a move must carry, and why in this way:
 
 * A decoding request has KV for all tokens but the last, and the runner's own copy lacks that last token until the
   next step; so a request is movable iff it runs, has output, and `num_computed_tokens == num_tokens - 1`.
@@ -79,9 +80,9 @@ class EngineState(Returns):
     def settle(self) -> None:
         """After a check: the sampler's metadata, and which kind of forward comes next."""
         if self._batch_changed:
-            self._batch_changed = False
             with torch.inference_mode():
                 self.runner.input_batch.refresh_sampling_metadata()
+            self._batch_changed = False
         self._engine().should_execute_dummy_batch = not self.has_work()
         self.listen()
 
@@ -349,7 +350,7 @@ class EngineState(Returns):
 
     def activate(self, origin: int, serial: int) -> None:
         """Lets the engine see an installed request: it runs from the next step on."""
-        reservation = self.reserved.pop((origin, serial))
+        reservation = self.reserved[origin, serial]
         request, manifest = reservation.request, reservation.manifest
         self.scheduler.requests[request.request_id] = request
         if reservation.cached is not None:
@@ -357,14 +358,8 @@ class EngineState(Returns):
         if request.status == RequestStatus.RUNNING:
             if self.blocks.enable_caching:
                 self.blocks.cache_blocks(request, request.num_computed_tokens)
-            self.scheduler.running.append(request)
-        elif request.status == RequestStatus.PREEMPTED:
-            # Where vLLM puts one.
-            self.scheduler.waiting.appendleft(request)
-        else:
-            self.scheduler.waiting.append(request)
         if reservation.away is not None:
-            del self.away[serial]
+            self.away.pop(serial, None)
         else:
             self.foreign[request.request_id] = Foreign(
                 key=(origin, serial),
@@ -373,21 +368,32 @@ class EngineState(Returns):
                 params=manifest["sampling_params"],
                 detokenizer=reservation.detokenizer,
             )
+        if request.status == RequestStatus.RUNNING:
+            self.scheduler.running.append(request)
+        elif request.status == RequestStatus.PREEMPTED:
+            # Where vLLM puts one.
+            self.scheduler.waiting.appendleft(request)
+        else:
+            self.scheduler.waiting.append(request)
+        # Last: until then this may be repeated.
+        del self.reserved[origin, serial]
 
     def release(self, origin: int, serial: int) -> None:
         """Gives a reservation back."""
-        request = self.reserved.pop((origin, serial)).request
+        request = self.reserved[origin, serial].request
         self.blocks.free(request)
         self.blocks.free_block_hashes(request)
+        del self.reserved[origin, serial]
 
     def forget(self, where: str, index: int, to: int) -> None:
         """Takes a request that runs on rank `to` now out of this engine."""
         request = self._source(where, index)
         _, serial = self._captured[where, index]
-        self._drop(request)
-        if self.foreign.pop(request.request_id, None) is None:
+        if request.request_id not in self.foreign and serial not in self.away:
             state = self.processor.request_states[request.request_id]
             self.away[serial] = Away(request.request_id, state, request.take_events())
+        self._drop(request)
+        self.foreign.pop(request.request_id, None)
 
     def thaw(self, where: str, index: int) -> None:
         """A move failed: capturing has changed nothing, so there is nothing to undo."""
@@ -395,8 +401,10 @@ class EngineState(Returns):
     def _drop(self, request: Request) -> None:
         # Not finish_requests: it leaves the id in finished_req_ids, and a drained rank never hands those on.
         scheduler, request_id = self.scheduler, request.request_id
-        (scheduler.running if request.status == RequestStatus.RUNNING else scheduler.waiting).remove(request)
-        scheduler.requests.pop(request_id)
+        queue = scheduler.running if request.status == RequestStatus.RUNNING else scheduler.waiting
+        if request in queue:
+            queue.remove(request)
+        scheduler.requests.pop(request_id, None)
         scheduler._cached_reqs_data.pop(request_id, None)
         scheduler.encoder_cache_manager.free(request)
         getattr(scheduler, "scheduled_req_ids", set()).discard(request_id)
@@ -419,6 +427,23 @@ class EngineState(Returns):
 
     def accept_sync(self, results: list[tuple], aborts: list[tuple[int, int]]) -> None:
         """Queues returned tokens for the output processor, and ends what its origin has aborted."""
-        self.queue(results)
-        for request in self.aborted(aborts):
+        arrived = self.arrived(results)
+        for request_id in self.aborted(aborts):
+            self._end_foreign(request_id)
+        # Last, since nothing may be queued twice.
+        self.queue(results, arrived)
+
+    def _end_foreign(self, request_id: str) -> None:
+        if (request := self.scheduler.requests.get(request_id)) is not None:
             self._drop(request)
+        del self.foreign[request_id]
+
+    def abandon(self) -> None:
+        """The group is gone, and with it the way home: nothing of other ranks' requests stays here."""
+        for key in list(self.reserved):
+            self.release(*key)
+        for request_id in list(self.foreign):
+            self._end_foreign(request_id)
+        self.away.clear()
+        self.delivery.clear()
+        self.settle()
