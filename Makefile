@@ -7,12 +7,13 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 CARGO ?= cargo
+RUSTC ?= rustc
 MOCK_DIR := python_hooks/seqshift/_mock
 
 RUST_SOURCES := $(shell find src ffi cann_shim/include cann_shim/src -type f) Cargo.toml build.rs pyproject.toml
 MOCK_SOURCES := $(shell find cann_shim/mock cann_shim/include -type f)
 
-.PHONY: build mock bed demo test test-mock-sanitized bench fuzz lint clean
+.PHONY: build mock bed demo test test-mock-sanitized test-rust-sanitized bench fuzz faults soak lint clean
 
 build: $(VENV)/extension.stamp mock
 
@@ -52,6 +53,15 @@ test-mock-sanitized: $(VENV)/tools.stamp
 			$(BIN)/python -m pytest -q tests/test_mock_c.py; \
 	done
 
+# The unsafe parts of the Rust core under ASan, against the mock. RUSTC_BOOTSTRAP lets a stable
+# compiler take the flag.
+ASAN_TESTS := device collective control kv_copy kv_faults kv_layout kv_register kv_transfer
+
+test-rust-sanitized: mock
+	RUSTC_BOOTSTRAP=1 RUSTFLAGS=-Zsanitizer=address ASAN_OPTIONS=detect_leaks=0 \
+		$(CARGO) test --quiet --target $$($(RUSTC) -vV | sed -n 's/^host: //p') --target-dir target/asan \
+		$(ASAN_TESTS:%=--test %)
+
 bench: build bed
 	missed=; \
 	$(MAKE) --silent -C cann_shim/mock OUT=$(CURDIR)/$(MOCK_DIR) OBJ=$(CURDIR)/build/mock bench || missed=" mock"; \
@@ -64,6 +74,15 @@ bench: build bed
 fuzz:
 	SEQSHIFT_FUZZ_INPUTS=$${SEQSHIFT_FUZZ_INPUTS:-1000000} \
 		$(CARGO) test --release --quiet --test wire mutated_inputs -- --nocapture
+
+# Every fault in every step on every rank; SEQSHIFT_FAULTS_SEED repeats the choice of ranks where there are many.
+faults: build bed
+	PYTHONPATH=tests $(BIN)/python -m bed.fault_matrix
+	SEQSHIFT_FAULTS=all $(BIN)/python -m pytest tests/engine/test_killed.py
+
+# Random rollouts; SEQSHIFT_SOAK_ROLLOUTS (200) says how many, SEQSHIFT_SOAK_SEED repeats a run.
+soak: build bed
+	PYTHONPATH=tests $(BIN)/python -m bed.soak
 
 lint: $(VENV)/tools.stamp
 	$(CARGO) fmt --all -- --check

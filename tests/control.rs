@@ -301,7 +301,7 @@ fn lasting_damage_is_the_entry_of_its_rank() {
     let meshes = results.into_iter().map(|(mesh, _)| mesh).collect();
     for (mesh, result) in gather(meshes, Kind::Offer) {
         assert_eq!(result.unwrap(), whole(3));
-        assert_eq!(mesh.refused(), []);
+        assert!(mesh.refused().is_empty());
     }
 }
 

@@ -109,6 +109,14 @@ def run_cell(
     return outcome
 
 
+def called(ctx: RankContext) -> dict[str, int]:
+    """Calls of the mock's symbols in one engine with one hooked rollout, from its making to its end."""
+    with rollout.hooks(CONFIG, "shuffle"):
+        llm = make_llm(ctx)
+        rollout.run_rollout(llm, work(ctx.dp_rank), hooked=True)
+    return MockControl(os.environ["SEQSHIFT_MOCK_CONTROL"]).called(ctx.rank)
+
+
 def together() -> None:
     """Waits for all ranks."""
     import torch

@@ -148,3 +148,8 @@ class MockControl:
             if counter.name == symbol.encode():
                 return counter.calls[rank]
         return 0
+
+    def called(self, rank: int) -> dict[str, int]:
+        """Calls of every symbol so far by the processes of `rank`."""
+        found = {counter.name.decode(): counter.calls[rank] for counter in self.layout.counters if counter.name}
+        return {name: calls for name, calls in found.items() if calls}

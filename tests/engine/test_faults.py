@@ -5,15 +5,12 @@ Faults are injected by rule into the mock of one rank, on the real engine, under
 
 from __future__ import annotations
 
-import time
-
 import pytest
 from bed import rollout, workload
 from bed.mock_control import Action, MockControl
 from bed.rollout import Case, Pair
 from bed.verify import total, verify
 from seqshift.cpu_bed.engine import make_llm
-from seqshift.cpu_bed.ranks import ScenarioError
 
 CASE = Case("busy", {}, {"check_interval": 5, "deadline_seconds": 8, "max_failures": 1000}, "shuffle")
 HCCL_E_INTERNAL = 4
@@ -70,31 +67,3 @@ def test_outputs_are_equal_and_moves_go_on(ranks, case):
     undone = [rank[0].hooked.stats["moves_rolled_back"] for rank in pairs]
     assert undone[0] == undone[1] >= 1
     assert total(pairs, "sequences_moved") >= 20
-
-
-def killed(ctx, path, words):
-    """Rank 1 dies in its first send; the others write down what their generate() raised, and after how long."""
-    config = {**CASE.config, "deadline_seconds": 20}
-    with rollout.hooks(config, CASE.plan):
-        llm = make_llm(ctx)
-        prompts, params = workload.busy(ctx.dp_rank).as_vllm()
-        if ctx.rank == 1:
-            MockControl(path).arm("HcclBatchSendRecv", Action.KILL, rank=1)
-        start = time.monotonic()
-        try:
-            llm.generate(prompts, params, use_tqdm=False)
-        except RuntimeError as error:
-            (words / str(ctx.rank)).write_text(f"{time.monotonic() - start}\n{error}")
-
-
-def test_survivors_of_a_killed_rank_name_it(bed, tmp_path):
-    words = tmp_path / "words"
-    words.mkdir()
-    path = tmp_path / "control"
-    MockControl(path)
-    with pytest.raises(ScenarioError, match="SIGKILL"):
-        bed.run(killed, path, words, dp=3, env={"SEQSHIFT_MOCK_CONTROL": str(path)}, deadline=90)
-    for rank in ("0", "2"):
-        seconds, _, error = (words / rank).read_text().partition("\n")
-        assert "rank 1" in error
-        assert float(seconds) < 60

@@ -1,0 +1,36 @@
+"""Whatever fails, in whatever step, on whatever rank or TP shard: a sample of the fault matrix (`make faults` is all).
+
+Every request finishes with the outputs of the unhooked run, tables and free blocks are as there, counters tell what
+happened, and all ranks go on, switch themselves off or stop alike.
+"""
+
+from __future__ import annotations
+
+import pytest
+from bed.fault_cells import HARMLESS, matrix, sample, symbols
+from bed.fault_matrix import new_seed, run_matrix, table
+from bed.fault_run import called
+
+# DP ranks, TP shards, cells.
+SAMPLES = [(2, 1, 40), (2, 2, 14), (3, 1, 8), (4, 1, 4)]
+
+
+@pytest.fixture(scope="module")
+def seed() -> int:
+    return new_seed()
+
+
+@pytest.mark.parametrize(("dp", "tp", "count"), SAMPLES)
+def test_a_sample_of_the_matrix(bed, seed, dp, tp, count):
+    cells = sample(matrix(dp, tp), seed, count)
+    assert len({cell.step for cell in cells}) >= min(count, 8)
+    found = run_matrix(bed, cells, dp, tp)
+    print(table(found))
+    assert not any(found.values()), table(found)
+
+
+def test_every_symbol_that_is_called_has_a_cell(bed, tmp_path):
+    env = {rank: {"SEQSHIFT_MOCK_CONTROL": str(tmp_path / f"rank{rank}")} for rank in range(2)}
+    for calls in bed.run(called, rank_env=env):
+        assert calls["HcclBatchSendRecv"] >= 4
+        assert set(calls) - symbols(matrix(2)) - HARMLESS == set()

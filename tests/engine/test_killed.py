@@ -1,0 +1,88 @@
+"""A rank that is killed in whatever step is named by the others within the deadline, and nothing is left behind.
+
+Two of the steps here; with SEQSHIFT_FAULTS=all (`make faults`) every one of them.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import pytest
+from bed import rollout, workload
+from bed.mock_control import Action, MockControl
+from seqshift.cpu_bed.engine import make_llm
+from seqshift.cpu_bed.ranks import ScenarioError
+
+VICTIM = 1
+DEADLINE_SECONDS = 30
+CONFIG = {"check_interval": 5, "deadline_seconds": DEADLINE_SECONDS, "max_failures": 1000}
+# The adapter's method in which the victim is killed; None: while its KV is on its way.
+STEPS = {
+    "transfer": None,
+    "commit, after the exchange of outcomes": "activate",
+    "offer": "capture",
+    "reserve": "reserve",
+    "commit": "install",
+    "return": "take_sync",
+}
+CHOSEN = list(STEPS) if os.environ.get("SEQSHIFT_FAULTS") == "all" else list(STEPS)[:2]
+
+
+def handles() -> dict[str, int]:
+    """Open files of this process by kind."""
+    counts: dict[str, int] = {}
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            kind = os.readlink(f"/proc/self/fd/{name}").partition(":")[0]
+        except FileNotFoundError:
+            continue
+        if kind in ("socket", "pipe") or "memfd" in kind:
+            counts[kind] = counts.get(kind, 0) + 1
+    return counts
+
+
+def killed(ctx, method, words):
+    """The victim dies in the second such call; the others write down what their generate() raised, and when."""
+    llm = make_llm(ctx)
+    before = handles()
+    with rollout.hooks(CONFIG, "shuffle"):
+        # The first look at the group joins it.
+        llm.llm_engine.has_unfinished_requests()
+        if ctx.rank == VICTIM and method is None:
+            MockControl(os.environ["SEQSHIFT_MOCK_CONTROL"]).arm("HcclBatchSendRecv", Action.KILL_IN_TASK, first=2)
+        elif ctx.rank == VICTIM:
+            adapter = llm.llm_engine.__dict__["_seqshift_session"].adapter
+            original, calls = getattr(adapter, method), []
+
+            def dies(*args):
+                calls.append(args)
+                if len(calls) == 2:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                return original(*args)
+
+            setattr(adapter, method, dies)
+        prompts, params = workload.busy(ctx.dp_rank).as_vllm()
+        start = time.monotonic()
+        with pytest.raises(RuntimeError) as error:
+            llm.generate(prompts, params, use_tqdm=False)
+        seconds = time.monotonic() - start
+    left = {kind: count - before.get(kind, 0) for kind, count in handles().items() if count > before.get(kind, 0)}
+    (words / str(ctx.rank)).write_text(f"{seconds}\n{left}\n{error.value}")
+
+
+@pytest.mark.parametrize("step", CHOSEN)
+def test_survivors_name_it(bed, tmp_path, step):
+    words = tmp_path / "words"
+    words.mkdir()
+    segments = set(os.listdir("/dev/shm"))
+    env = {VICTIM: {"SEQSHIFT_MOCK_CONTROL": str(tmp_path / "control")}}
+    with pytest.raises(ScenarioError, match="SIGKILL"):
+        bed.run(killed, STEPS[step], words, dp=3, rank_env=env, deadline=120)
+    for rank in ("0", "2"):
+        seconds, left, error = (words / rank).read_text().split("\n", 2)
+        assert f"rank {VICTIM}" in error
+        assert float(seconds) < DEADLINE_SECONDS
+        assert left == "{}"
+    assert set(os.listdir("/dev/shm")) <= segments
