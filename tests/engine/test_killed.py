@@ -46,9 +46,11 @@ def handles() -> dict[str, int]:
 def killed(ctx, method, words):
     """The victim dies in the second such call; the others write down what their generate() raised, and when."""
     llm = make_llm(ctx)
+    with rollout.hooks(CONFIG, "shuffle"):
+        # The first look at the group joins it; what a process keeps for good, it has from then on.
+        llm.llm_engine.has_unfinished_requests()
     before = handles()
     with rollout.hooks(CONFIG, "shuffle"):
-        # The first look at the group joins it.
         llm.llm_engine.has_unfinished_requests()
         if ctx.rank == VICTIM and method is None:
             MockControl(os.environ["SEQSHIFT_MOCK_CONTROL"]).arm("HcclBatchSendRecv", Action.KILL_IN_TASK, first=2)
