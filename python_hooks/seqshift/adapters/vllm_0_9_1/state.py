@@ -355,9 +355,8 @@ class EngineState(Returns):
         self.scheduler.requests[request.request_id] = request
         if reservation.cached is not None:
             self.runner.requests[request.request_id] = reservation.cached
-        if request.status == RequestStatus.RUNNING:
-            if self.blocks.enable_caching:
-                self.blocks.cache_blocks(request, request.num_computed_tokens)
+        if request.status == RequestStatus.RUNNING and self.blocks.enable_caching:
+            self.blocks.cache_blocks(request, request.num_computed_tokens)
         if reservation.away is not None:
             self.away.pop(serial, None)
         else:
