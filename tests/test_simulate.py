@@ -114,6 +114,8 @@ def test_lengths_of_a_real_trace():
         (["--link", "usb"], "link = 'usb': unknown"),
         (["--ranks", "0"], "ranks = 0"),
         (["--ranks", "5000"], "ranks = 5000: must be in 1..4096"),
+        (["--max-num-seqs", "0"], "max-num-seqs = 0: must be an integer in 1..65535"),
+        (["--graph-seconds", "3"], "graph-seconds = 3.0: needs --suggest-gears"),
         (["--prompts", "4000000", "--samples", "16"], "prompts = 4000000"),
         (["--gears", "8,x"], "gears = '8,x'"),
         (["--correlation", "2"], "prompt_correlation = 2"),

@@ -73,7 +73,7 @@ def simulate_command(
             samples_per_prompt=_natural("samples", samples),
             prompt_tokens=_natural("prompt-tokens", prompt_tokens),
             prompt_correlation=_finite("correlation", correlation),
-            max_num_seqs=_natural("max-num-seqs", max_num_seqs),
+            max_num_seqs=_natural("max-num-seqs", max_num_seqs, most=2**16 - 1),
             gears=_gears(gears),
             kv_capacity_tokens=_natural("kv-capacity-tokens", kv_capacity_tokens),
             check_interval=_natural("check-interval", check_interval),
@@ -81,15 +81,18 @@ def simulate_command(
         )
         if report is not None and report.suffix not in (".html", ".svg"):
             raise ValueError(f"report = {str(report)!r}: must end in .html or .svg")
+        cost = {"graph_seconds": graph_seconds, "graph_mib": graph_mib, "graph_budget_mib": graph_budget_mib}
         if suggest_gears is not None:
             for option, given in (("report", report), ("policy", policy)):
                 if given:
                     raise ValueError(f"{option}: has no meaning with --suggest-gears; leave it out")
-            cost = {"graph_seconds": graph_seconds, "graph_mib": graph_mib, "graph_budget_mib": graph_budget_mib}
             for option, value in cost.items():
                 _finite(option, value)
             _suggest(chosen, suggest_gears, cost, as_json)
         else:
+            for option, value in cost.items():
+                if value:
+                    raise ValueError(f"{option.replace('_', '-')} = {value}: needs --suggest-gears")
             published = None if _changed(setup, chosen) else simulation.presets()["setups"][setup]
             _compare(chosen, policy or simulation.POLICIES, published, report, as_json)
     except (ValueError, OSError) as error:
@@ -105,9 +108,9 @@ def _lengths(name: str | None, file: Path | None, column: str | None) -> Any:
     return name if file is None else simulation.read_lengths(file, column)
 
 
-def _natural(field: str, value: int | None, least: int = 1) -> int | None:
-    if value is not None and not least <= value < 2**32:
-        raise ValueError(f"{field} = {value}: must be an integer in {least}..{2**32 - 1}")
+def _natural(field: str, value: int | None, least: int = 1, most: int = 2**32 - 1) -> int | None:
+    if value is not None and not least <= value <= most:
+        raise ValueError(f"{field} = {value}: must be an integer in {least}..{most}")
     return value
 
 
