@@ -278,57 +278,77 @@ fn one_transfer_serves_many_exchanges_and_a_new_cache() {
 }
 
 /// The engine's kernel is a copy into block 0 that the mock holds back until the exchange waits.
+/// The engine of the sender has enqueued the kernel that writes the block, the engine of the
+/// receiver one that still reads where it will go; both are slow.
 #[test]
-fn an_exchange_starts_after_what_the_engine_has_enqueued() {
+fn an_exchange_starts_after_what_the_engines_have_enqueued() {
+    for (length, way) in [(4096, None), (1 << 20, Some(Way::Direct))] {
+        engines_are_waited_for(length, way);
+    }
+}
+
+fn engines_are_waited_for(length: usize, way: Option<Way>) {
     let faults = Faults::begin();
-    let runtime = runtime(0);
-    let stream = Stream::new(&runtime).expect("a stream");
-    let engine = Stream::new(&runtime).expect("a stream");
-    let mut fresh = DeviceBuffer::new(&runtime, 4096).expect("memory");
-    fresh
-        .write(0, &pattern(77, 4096), &stream, LONG)
-        .expect("the copy is possible");
-    let kernel = |cache: &Cache| {
-        // SAFETY: both buffers outlive the exchange, which waits for the kernel.
-        unsafe {
-            let (to, from) = (cache.buffers[0].as_ptr(), fresh.as_ptr());
-            engine.copy(to, from, 4096, CopyKind::DeviceToDevice)
-        }
-        .expect("enqueued");
-    };
     let rules = faults.rules();
+    let meet = std::sync::Barrier::new(2);
     group(2, |rank| {
         let stream = Stream::new(&rank.runtime).expect("a stream");
-        let cache = Cache::new(&stream, rank.rank, 8, &[4096], 0);
+        let engine = Stream::new(&rank.runtime).expect("a stream");
+        let cache = Cache::new(&stream, rank.rank, 8, &[length as u64], 0);
+        let old = cache.blocks(&cache.read(&stream), &[5]);
+        let mut other = DeviceBuffer::new(&rank.runtime, length).expect("memory");
+        other
+            .write(0, &pattern(77, length), &stream, LONG)
+            .expect("the copy is possible");
+        let options = TransferOptions {
+            chunk_bytes: 2 << 20,
+            ..TransferOptions::new(&rank.runtime, 4 << 20, false)
+        };
         // SAFETY: the cache outlives the transfer.
-        let mut transfer = unsafe {
-            let options = TransferOptions::new(&rank.runtime, 1 << 16, false);
-            Transfer::new(&rank.runtime, cache.layout.clone(), 2, options)
-        }
-        .expect("there is room");
+        let mut transfer =
+            unsafe { Transfer::new(&rank.runtime, cache.layout.clone(), 2, options) }
+                .expect("there is room");
+        transfer.set_strategy(way);
         let peer = 1 - rank.rank;
         rank.barrier.wait();
         if rank.rank == 0 {
-            rules.arm("aclrtMemcpyAsync", 1, 1, Fault::Stall);
-            kernel(&cache);
-            // SAFETY: `engine` outlives the transfer.
-            let engine = unsafe { Stream::from_raw(&rank.runtime, engine.raw()) };
-            transfer.set_producer(Some(engine));
-            let release = rules.release_after("aclrtStreamWaitEvent", 2);
-            let out = [Move { peer, blocks: &[0] }];
-            let report = transfer.exchange(&rank.communicator, &out, &[], deadline());
-            release.join().expect("the stall was released");
-            assert_eq!((report.broken, &report.outbound[0].error), (None, &None));
+            rules.arm("aclrtMemcpyAsync", 1, 2, Fault::Stall);
+        }
+        rank.barrier.wait();
+        let block = cache.buffers[0].as_ptr();
+        let (to, from) = match rank.rank {
+            0 => (block, other.as_ptr()),
+            _ => (other.as_ptr(), block.wrapping_add(5 * length)),
+        };
+        // SAFETY: both buffers outlive the exchange, which waits for the engine.
+        unsafe { engine.copy(to, from, length, CopyKind::DeviceToDevice) }.expect("enqueued");
+        // SAFETY: `engine` outlives the transfer.
+        let producer = unsafe { Stream::from_raw(&rank.runtime, engine.raw()) };
+        transfer.set_producer(Some(producer));
+        let release = (rank.rank == 0).then(|| rules.release_after("aclrtStreamWaitEvent", 4));
+        meet.wait();
+        let out = [Move { peer, blocks: &[0] }];
+        let into = [Move { peer, blocks: &[5] }];
+        let (out, into): (&[_], &[_]) = match rank.rank {
+            0 => (&out, &[]),
+            _ => (&[], &into),
+        };
+        let report = transfer.exchange(&rank.communicator, out, into, deadline());
+        let outcomes = [&report.outbound[..], &report.inbound[..]].concat();
+        assert_eq!((report.broken, &outcomes[0].error), (None, &None));
+        assert_eq!(report.direct, way.map_or(0, |_| length as u64));
+        if let Some(release) = release {
+            release.join().expect("the stalls were released");
         } else {
-            let into = [Move { peer, blocks: &[5] }];
-            let report = transfer.exchange(&rank.communicator, &[], &into, deadline());
-            assert_eq!((report.broken, &report.inbound[0].error), (None, &None));
-            let got = cache.buffers[0]
-                .read(5 * 4096, 4096, &stream, LONG)
-                .expect("readable");
+            let got = cache.blocks(&cache.read(&stream), &[5]);
             assert!(
-                got == pattern(77, 4096),
-                "the block was read before the kernel wrote it"
+                got == pattern(77, length),
+                "the block was read before the engine wrote it"
+            );
+            let read = other.read(0, length, &stream, LONG).expect("readable");
+            assert!(
+                read == old,
+                "the block was overwritten before the engine had read it"
             );
         }
         rank.barrier.wait();
@@ -367,4 +387,81 @@ fn the_self_test_needs_no_peer_and_leaves_the_cache_as_it_is() {
         ),
         "{error}"
     );
+}
+
+/// Long runs are sent from the cache and received into it, at either end without regard to the
+/// other, and what is not a run is staged beside them.
+#[test]
+fn long_runs_are_not_staged() {
+    let _faults = Faults::begin();
+    let block = 256 << 10;
+    for (ways, runs) in [
+        ([Some(Way::Direct); 2], [true, true]),
+        ([Some(Way::Direct); 2], [true, false]),
+        ([Some(Way::Direct), None], [true, true]),
+        ([Some(Way::Kernels), Some(Way::Direct)], [false, true]),
+    ] {
+        let ids = |run: bool| -> Vec<u32> {
+            let step = if run { 1 } else { 5 };
+            (0..11).map(|index| 3 + index * step).collect()
+        };
+        let planned = Planned {
+            from: 0,
+            to: 1,
+            source: ids(runs[0]),
+            target: ids(runs[1]),
+        };
+        let seen = group(2, |rank| {
+            let stream = Stream::new(&rank.runtime).expect("a stream");
+            // Runs of 11 blocks are cut into pieces of 2 MiB and less; the small sub-cache goes
+            // with the rest of the first.
+            let cache = Cache::new(&stream, rank.rank, BLOCKS, &[block, 4096, block], 0);
+            let options = TransferOptions {
+                staging_bytes: 4 << 20,
+                chunk_bytes: 2 << 20,
+                verify: true,
+            };
+            // SAFETY: the cache outlives the transfer.
+            let mut transfer =
+                unsafe { Transfer::new(&rank.runtime, cache.layout.clone(), 2, options) }
+                    .expect("there is room");
+            transfer.set_strategy(ways[rank.rank as usize]);
+            let before = cache.read(&stream);
+            let plan = std::slice::from_ref(&planned);
+            let moves = [moves(rank.rank, plan, true), moves(rank.rank, plan, false)];
+            let report = transfer.exchange(&rank.communicator, &moves[0], &moves[1], deadline());
+            assert_eq!(report.broken, None);
+            let outcomes = [report.outbound, report.inbound].concat();
+            (before, cache.read(&stream), outcomes, report.direct, cache)
+        });
+        let [source, target] = &seen[..] else {
+            panic!("two ranks")
+        };
+        assert!(source.1 == source.0, "the source has changed");
+        let arrived = target.4.blocks(&target.1, &planned.target);
+        assert!(
+            arrived == source.4.blocks(&source.0, &planned.source),
+            "{ways:?}"
+        );
+        let kept: Vec<u32> = (0..BLOCKS as u32)
+            .filter(|id| !planned.target.contains(id))
+            .collect();
+        let others = |contents| target.4.blocks(contents, &kept);
+        assert!(
+            others(&target.1) == others(&target.0),
+            "other blocks have changed"
+        );
+        assert!(source.2[0].digest.is_some());
+        assert_eq!(source.2, target.2, "both ends saw the same bytes");
+        for (rank, seen) in seen.iter().enumerate() {
+            let direct = ways[rank] == Some(Way::Direct) && runs[rank];
+            assert_eq!(
+                seen.3 > 4 << 20,
+                direct,
+                "{ways:?} {runs:?}: rank {rank} left {}",
+                seen.3
+            );
+            assert!(seen.3 < 22 * block, "what is short is staged");
+        }
+    }
 }

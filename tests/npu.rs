@@ -16,7 +16,7 @@ use seqshift::device::{
     CopyKind, DeviceBuffer, DeviceError, Event, HostBuffer, Runtime, RuntimeOptions, Stream,
 };
 use seqshift::ffi::LibraryOptions;
-use seqshift::kv::{Move, Transfer, TransferOptions};
+use seqshift::kv::{Move, Strategy, Transfer, TransferOptions};
 
 const LONG: Duration = Duration::from_secs(120);
 
@@ -61,8 +61,8 @@ fn the_chip_and_its_memory_are_known() {
     assert!(memory.free > 0);
 }
 
-/// Gather and scatter on dense and on padded blocks; prints what a copy costs, and whether
-/// two-dimensional copies within the device are accepted.
+/// Gather and scatter on dense and on padded blocks, by each strategy and by the cost model's
+/// choice; prints what each costs, and whether two-dimensional copies and kernels are accepted.
 #[test]
 fn gather_and_scatter_keep_every_byte() {
     if !enabled("gather_and_scatter_keep_every_byte") {
@@ -71,6 +71,7 @@ fn gather_and_scatter_keep_every_byte() {
     let _turn = TURN.lock();
     let runtime = open(0);
     let stream = Stream::new(&runtime).expect("a stream");
+    println!("kernels: {:?}", runtime.symbols().kernels());
     for (length, padding) in [(16 << 10, 0), (128 << 10, 0), (128 << 10, 4096), (1000, 24)] {
         let cache = Cache::new(&stream, 0, 512, &[length, length], padding);
         let options = TransferOptions::new(&runtime, 64 << 20, true);
@@ -80,14 +81,28 @@ fn gather_and_scatter_keep_every_byte() {
         let before = cache.read(&stream);
         for (name, step) in [("adjacent", 1_u32), ("every second", 2), ("scattered", 37)] {
             let ids: Vec<u32> = (0..128).map(|index| index * step % 512).collect();
-            let result = transfer
-                .self_test(&ids, LONG)
-                .expect("the bytes are the same");
-            println!(
-                "blocks of {length} + {padding} bytes, {name}: {:.2} GB/s there and back, {:?}",
-                result.bytes as f64 * 3.0 / result.elapsed.as_secs_f64() / 1e9,
-                transfer.counts()
-            );
+            for strategy in [
+                None,
+                Some(Strategy::Copies),
+                Some(Strategy::Strided),
+                Some(Strategy::Kernels),
+            ] {
+                transfer.set_strategy(strategy);
+                let counted = transfer.counts();
+                let result = transfer
+                    .self_test(&ids, LONG)
+                    .expect("the bytes are the same");
+                let counts = transfer.counts();
+                println!(
+                    "blocks of {length} + {padding} bytes, {name}, by {}: {:.2} GB/s there and back; \
+                     {} copies, {} two-dimensional ones, {} kernels",
+                    strategy.map_or("the model", Strategy::name),
+                    result.bytes as f64 * 3.0 / result.elapsed.as_secs_f64() / 1e9,
+                    counts.copies - counted.copies,
+                    counts.copies_2d - counted.copies_2d,
+                    counts.kernels - counted.kernels
+                );
+            }
         }
         assert!(cache.read(&stream) == before);
     }
@@ -225,7 +240,9 @@ fn blocks_cross_between_two_devices() {
             );
             let speed = report.sent as f64 / report.timings.total.as_secs_f64() / 1e9;
             println!(
-                "rank {rank}, exchange {round}: {speed:.2} GB/s, {:?}",
+                "rank {rank}, exchange {round}: {speed:.2} GB/s, {} of {} bytes not staged, {:?}",
+                report.direct,
+                report.sent + report.received,
                 report.timings
             );
         }

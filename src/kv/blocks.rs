@@ -106,6 +106,17 @@ impl BlockCopier {
         }
     }
 
+    /// Whether the part may be sent from where it lies, or received there: one long run of memory.
+    /// Unless a test wants it, not on the mock, where the cache is the host's memory: messages from
+    /// there take a copy more than those from staging memory.
+    pub(super) fn leaves_in_place(&self, part: &BlockPart<'_>, stream: &Stream) -> bool {
+        let wanted = match self.forced {
+            None => !stream.runtime().shares_host_memory(),
+            Some(forced) => forced == Strategy::Direct,
+        };
+        wanted && part.bytes() >= cost::DIRECT_BYTES && runs::is_one_run(part)
+    }
+
     /// Enqueues the work that moves the blocks between the cache and staging memory. What CANN
     /// does not take is done by single copies, then and from then on.
     ///

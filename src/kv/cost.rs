@@ -151,7 +151,7 @@ pub struct Choice {
 }
 
 /// Whole ns that `bytes` take at `rate` bytes per second.
-fn transfer(bytes: u64, rate: u64) -> u64 {
+pub(super) fn transfer(bytes: u64, rate: u64) -> u64 {
     let nanos = u128::from(bytes) * 1_000_000_000 / u128::from(rate);
     u64::try_from(nanos).unwrap_or(u64::MAX)
 }

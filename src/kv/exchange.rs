@@ -4,10 +4,11 @@ use std::time::{Duration, Instant};
 
 use xxhash_rust::xxh3::Xxh3;
 
+use super::Direction;
+use super::items::{part, span};
 use super::schedule::{Chunk, Move, Round, rounds};
 use super::staging::{Lane, Lanes, Staging};
 use super::transfer::{ExchangeReport, MoveOutcome, Timings, Transfer};
-use super::{BlockPart, Direction};
 use crate::collective::{Communicator, SendRecv};
 use crate::device::{DeviceError, Event};
 
@@ -49,6 +50,10 @@ pub(super) struct Exchange<'a> {
     timings: Timings,
     /// Kept until the streams that wait for it are through.
     produced: Option<Event>,
+    /// Whether the host has waited for it.
+    followed: bool,
+    /// Bytes that were not staged.
+    direct: u64,
 }
 
 impl<'a> Exchange<'a> {
@@ -96,10 +101,13 @@ impl<'a> Exchange<'a> {
                     deadline,
                     timings: Timings::default(),
                     produced: None,
+                    followed: false,
+                    direct: 0,
                 };
                 let result = exchange.rounds(&rounds);
                 let broken = result.err().inspect(|_| exchange.stop());
                 report.timings = exchange.timings;
+                report.direct = exchange.direct;
                 (sending, receiving) = (exchange.sending, exchange.receiving);
                 // Queues that failed are dropped here.
                 exchange.transfer.lanes = broken.is_none().then_some(exchange.lanes);
@@ -211,16 +219,18 @@ impl<'a> Exchange<'a> {
             ),
         };
         for chunk in chunks {
-            for piece in &chunk.pieces {
+            let places: Vec<_> = chunk
+                .items()
+                .map(|item| self.transfer.place(item, moves, failed(all), &lane.stream))
+                .collect();
+            let items = chunk.items().zip(&places);
+            let staged = items.filter(|(_, place)| place.is_none());
+            for piece in staged.flat_map(|(item, _)| item) {
                 let progress = &mut all[piece.index];
                 if progress.error.is_some() {
                     continue;
                 }
-                let part = BlockPart {
-                    cache: &self.transfer.layout.sub_caches()[piece.sub_cache],
-                    ids: &moves[piece.index].blocks[piece.blocks.clone()],
-                    range: piece.range.clone(),
-                };
+                let part = part(&self.transfer.layout, piece, moves);
                 let at = staging
                     .chunk(half, chunk)
                     .wrapping_add(piece.offset as usize);
@@ -236,9 +246,17 @@ impl<'a> Exchange<'a> {
                     progress.fail(&text(direction, &error));
                 }
             }
-            // SAFETY: the half is not used again before this lane's event is waited for.
-            if let Err(error) = unsafe { staging.fetch(half, chunk, &lane.stream) } {
-                fail_chunk(all, chunk, &text(direction, &error));
+            for (item, place) in chunk.items().zip(places) {
+                let (offset, length) = span(item);
+                let staged = staging.chunk(half, chunk).wrapping_add(offset as usize);
+                let from = place.unwrap_or(staged);
+                // SAFETY: the half is not used again before this lane's event is waited for, and
+                // nobody touches the blocks moved.
+                let fetched =
+                    unsafe { staging.fetch(half, chunk, offset, length, from, &lane.stream) };
+                if let Err(error) = fetched {
+                    fail_chunk(all, chunk, &text(direction, &error));
+                }
             }
         }
         if chunks.is_empty() {
@@ -309,21 +327,56 @@ impl<'a> Exchange<'a> {
         if self.left().is_zero() {
             return Err("the deadline passed".into());
         }
-        let (outgoing, incoming) = (&self.transfer.outgoing, &self.transfer.incoming);
-        let sends = round.sends.iter().map(|chunk| SendRecv::Send {
-            peer: chunk.peer,
-            pointer: outgoing.chunk(half, chunk),
-            length: chunk.length as usize,
-        });
-        let receives = round.receives.iter().map(|chunk| SendRecv::Recv {
-            peer: chunk.peer,
-            pointer: incoming.chunk(half, chunk),
-            length: chunk.length as usize,
-        });
-        let items: Vec<_> = sends.chain(receives).collect();
+        let stream = &self.lanes.send.stream;
+        let mut items = Vec::new();
+        for (direction, chunks) in [
+            (Direction::Gather, &round.sends),
+            (Direction::Scatter, &round.receives),
+        ] {
+            let (staging, moves, all) = match direction {
+                Direction::Gather => (&self.transfer.outgoing, self.outbound, &mut self.sending),
+                Direction::Scatter => (&self.transfer.incoming, self.inbound, &mut self.receiving),
+            };
+            for chunk in chunks {
+                for item in chunk.items() {
+                    let (offset, length) = span(item);
+                    let mut place = self.transfer.place(item, moves, failed(all), stream);
+                    if place.is_some() && !self.followed {
+                        // A gather of this round has waited for the engine's work; nothing has
+                        // before a receive.
+                        let left = self.deadline.saturating_duration_since(Instant::now());
+                        match self.produced.as_ref().map(|event| event.wait(left)) {
+                            Some(Err(error)) => {
+                                let error = format!("the engine's work on the cache: {error}");
+                                fail_chunk(all, chunk, &error);
+                                place = None;
+                            }
+                            _ => self.followed = true,
+                        }
+                    }
+                    self.direct += place.map_or(0, |_| length);
+                    let staged = staging.chunk(half, chunk).wrapping_add(offset as usize);
+                    let (peer, pointer) = (chunk.peer, place.unwrap_or(staged));
+                    let length = length as usize;
+                    items.push(match direction {
+                        Direction::Gather => SendRecv::Send {
+                            peer,
+                            pointer,
+                            length,
+                        },
+                        Direction::Scatter => SendRecv::Recv {
+                            peer,
+                            pointer,
+                            length,
+                        },
+                    });
+                }
+            }
+        }
         let lane = &mut self.lanes.send;
-        // SAFETY: chunks lie within staging memory, which lives as long as the transfer; the half
-        // is not used again before this lane's event is waited for.
+        // SAFETY: items lie within staging memory, which lives as long as the transfer, and whose
+        // half is not used again before this lane's event is waited for, or in the cache, where
+        // nobody touches the blocks moved.
         unsafe { self.communicator.batch_send_recv(&items, &lane.stream) }
             .map_err(|error| error.to_string())?;
         lane.record(half).map_err(|error| error.to_string())
@@ -386,6 +439,11 @@ fn text(direction: Direction, error: &DeviceError) -> String {
         Direction::Gather => format!("gather: {error}"),
         Direction::Scatter => format!("scatter: {error}"),
     }
+}
+
+/// Whether a move has failed, by its index.
+fn failed(all: &[Progress]) -> impl Fn(usize) -> bool {
+    move |index| all[index].error.is_some()
 }
 
 fn fail_chunk(all: &mut [Progress], chunk: &Chunk, error: &str) {

@@ -4,6 +4,8 @@ mod blocks;
 pub mod cost;
 mod dtype;
 mod exchange;
+pub mod forecast;
+mod items;
 mod layout;
 mod registration;
 mod runs;

@@ -12,6 +12,7 @@
 use std::ops::Range;
 
 use super::KvLayout;
+use super::cost::DIRECT_BYTES;
 
 /// Copies start at multiples of this where the layout allows it.
 const ALIGNMENT: u64 = 512;
@@ -68,6 +69,15 @@ pub struct Chunk {
     pub length: u64,
     /// What it consists of, without gaps.
     pub pieces: Vec<Piece>,
+}
+
+impl Chunk {
+    /// What is sent at once: the pieces, large ones by themselves. Both ends derive the same, since
+    /// they have the same pieces; only so may each of them leave a large piece where it lies.
+    pub fn items(&self) -> impl Iterator<Item = &[Piece]> {
+        self.pieces
+            .chunk_by(|a, b| a.bytes() < DIRECT_BYTES && b.bytes() < DIRECT_BYTES)
+    }
 }
 
 /// A part of a chunk that is one part of some blocks of one sub-cache.

@@ -34,23 +34,28 @@ impl Staging {
         self.device.as_ptr().wrapping_add(self.offset(half, chunk))
     }
 
-    /// Enqueues the copy of a chunk to the host.
+    /// Enqueues the copy of part of a chunk to the host, from where it lies.
     ///
     /// # Safety
-    /// The chunk's bytes are not touched by others until the stream has passed the copy.
+    /// `from` is `length` bytes of the device, which are not touched by others until the stream has
+    /// passed the copy; the part lies within the chunk.
     pub(super) unsafe fn fetch(
         &self,
         half: usize,
         chunk: &Chunk,
+        offset: u64,
+        length: u64,
+        from: *const u8,
         stream: &Stream,
     ) -> Result<(), DeviceError> {
         let Some(host) = &self.host else {
             return Ok(());
         };
-        let to = host.as_ptr().wrapping_add(self.offset(half, chunk));
-        let from = self.chunk(half, chunk);
-        // SAFETY: a chunk lies within its lane, and lanes within both buffers.
-        unsafe { stream.copy(to, from, chunk.length as usize, CopyKind::DeviceToHost) }
+        let at = self.offset(half, chunk) + offset as usize;
+        let to = host.as_ptr().wrapping_add(at);
+        // SAFETY: a chunk lies within its lane, and lanes within the buffer; the caller vouches for
+        // the rest.
+        unsafe { stream.copy(to, from, length as usize, CopyKind::DeviceToHost) }
     }
 
     /// A chunk's bytes on the host, once fetched.

@@ -126,6 +126,8 @@ pub struct ExchangeReport {
     pub sent: u64,
     /// Bytes received.
     pub received: u64,
+    /// Bytes of these that were sent from the cache, or received into it, without staging.
+    pub direct: u64,
     /// Calls of HCCL.
     pub rounds: usize,
     /// Where the time went.
@@ -300,8 +302,9 @@ impl Transfer {
                             }
                         }
                     }
+                    let from = staging.chunk(0, chunk);
                     // SAFETY: the stream itself orders all uses of the chunk.
-                    unsafe { staging.fetch(0, chunk, &lane.stream) }?;
+                    unsafe { staging.fetch(0, chunk, 0, chunk.length, from, &lane.stream) }?;
                     lane.record(0)?;
                     lane.wait(0, limit.saturating_sub(start.elapsed()))?;
                     hash.update(staging.fetched(0, chunk).unwrap_or_default());

@@ -1,0 +1,45 @@
+//! What is sent at once, and where it lies: in staging memory, or still in the cache.
+
+use super::schedule::{Move, Piece};
+use super::{BlockPart, KvLayout, Transfer};
+use crate::device::Stream;
+
+/// First byte, in the chunk, and length of an item.
+pub(super) fn span(item: &[Piece]) -> (u64, u64) {
+    let offset = item.first().map_or(0, |piece| piece.offset);
+    (offset, item.iter().map(Piece::bytes).sum())
+}
+
+/// A piece as blocks of its sub-cache.
+pub(super) fn part<'a>(
+    layout: &'a KvLayout,
+    piece: &Piece,
+    moves: &'a [Move<'_>],
+) -> BlockPart<'a> {
+    BlockPart {
+        cache: &layout.sub_caches()[piece.sub_cache],
+        ids: &moves[piece.index].blocks[piece.blocks.clone()],
+        range: piece.range.clone(),
+    }
+}
+
+impl Transfer {
+    /// Where an item lies in the cache, if it is sent from there or received there. Never for a
+    /// move that has failed: its blocks may be none.
+    pub(super) fn place(
+        &self,
+        item: &[Piece],
+        moves: &[Move<'_>],
+        failed: impl Fn(usize) -> bool,
+        stream: &Stream,
+    ) -> Option<*mut u8> {
+        let [piece] = item else { return None };
+        let part = part(&self.layout, piece, moves);
+        let direct = !failed(piece.index) && self.copier.leaves_in_place(&part, stream);
+        direct.then(|| {
+            let block = u64::from(part.ids[0]) * part.cache.stride;
+            let at = part.cache.base + block + part.range.start;
+            std::ptr::with_exposed_provenance_mut(at as usize)
+        })
+    }
+}
