@@ -18,14 +18,14 @@ FIRST_TOKEN = 2
 
 @dataclass(frozen=True)
 class Workload:
-    """Prompts (token ids or text) of one rank with the SamplingParams of each."""
+    """Prompts (token ids, text or vLLM's own form) of one rank with the SamplingParams of each."""
 
     prompts: tuple[Any, ...]
     params: tuple[Any, ...]
 
     def as_vllm(self) -> tuple[list[Any], list[Any]]:
         """Arguments of `generate`; the parameters are copies, since vLLM changes them."""
-        prompts = [p if isinstance(p, str) else {"prompt_token_ids": list(p)} for p in self.prompts]
+        prompts = [{"prompt_token_ids": list(p)} if isinstance(p, tuple) else p for p in self.prompts]
         return prompts, [p.clone() for p in self.params]
 
     def with_params(self, **changes: Any) -> Workload:

@@ -12,6 +12,8 @@ from seqshift.cpu_bed.engine import make_llm
 from seqshift.cpu_bed.model import EOS_TOKEN_ID
 
 INTERVAL = rollout.CONFIG["check_interval"]
+# Request -> its length.
+IN_THE_STEP = {7: INTERVAL, 11: 2 * INTERVAL, 15: 2 * INTERVAL + 1}
 
 
 def ends(ctx):
@@ -43,6 +45,10 @@ def choose(outputs):
         elif index == 3:
             one, two = tokens[2 * INTERVAL : 2 * INTERVAL + 2]
             stops[index] = {"stop": [f"{one} t{two}"], "include_stop_str_in_output": True}
+        elif index in IN_THE_STEP:
+            # Before, in and after the very step of a check.
+            end = IN_THE_STEP[index]
+            stops[index] = {"stop": ["{} t{}".format(*tokens[end - 2 : end])]}
     return stops
 
 
@@ -50,7 +56,8 @@ def test_moved_sequences_end_as_at_home(bed):
     ranks = bed.run(ends, deadline=180)
     verify(ranks)
     pair = ranks[0][0]
-    assert len(moved_away(pair, INTERVAL)) == 16
+    # All but the one that has ended by then.
+    assert len(moved_away(pair, INTERVAL)) == 15
     for index, output in enumerate(pair.hooked.outputs):
         (completion,) = output.outputs
         length = len(completion.token_ids)
@@ -68,5 +75,7 @@ def test_moved_sequences_end_as_at_home(bed):
         elif index == 3:
             assert completion.text.endswith(completion.stop_reason)
             assert length == 2 * INTERVAL + 2
+        elif index in IN_THE_STEP:
+            assert (completion.finish_reason, length) == ("stop", IN_THE_STEP[index])
         else:
             assert completion.finish_reason == "length"

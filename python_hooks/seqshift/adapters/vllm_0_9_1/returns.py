@@ -12,6 +12,7 @@ import weakref
 from dataclasses import dataclass, field
 from typing import Any
 
+from vllm.sampling_params import RequestOutputKind
 from vllm.v1.engine import EngineCoreEvent, EngineCoreEventType, EngineCoreOutput, EngineCoreRequest, FinishReason
 from vllm.v1.engine.detokenizer import IncrementalDetokenizer
 from vllm.v1.engine.llm_engine import LLMEngine
@@ -59,6 +60,8 @@ class Returns:
         self.away: dict[int, Away] = {}
         self.foreign: dict[str, Foreign] = {}
         self.delivery: list[EngineCoreOutput] = []
+        # Of a parent of which a sample has left: its samples by index.
+        self._samples: dict[str, dict[int, Request]] = {}
 
     def listen(self, on: bool | None = None) -> None:
         """Puts `_process_outputs` before this engine's output processor while it has something to do (None), or not.
@@ -66,7 +69,7 @@ class Returns:
         On the instance, since a step that moves nothing should not pay for it, and foreign requests and results come
         and go in checks only.
         """
-        if on if on is not None else (self.foreign or self.delivery):
+        if on if on is not None else (self.foreign or self.delivery or self._samples):
             self.processor.process_outputs = self._process_outputs
         else:
             self.processor.__dict__.pop("process_outputs", None)
@@ -76,7 +79,27 @@ class Returns:
         outputs, self.delivery = [*self.delivery, *outputs], []
         result = type(self.processor).process_outputs(self.processor, outputs, *args, **kwargs)
         result.reqs_to_abort.extend(stopped)
+        if self._samples:
+            for output in result.request_outputs:
+                if output.finished and (samples := self._samples.pop(output.request_id, None)):
+                    last = max(output.outputs, key=lambda one: (len(one.token_ids), one.index)).index
+                    if last in samples:
+                        output.num_cached_tokens = max(0, samples[last].num_cached_tokens)
         return result
+
+    def remember_samples(self, state: Any) -> None:
+        """A sample of a parent is about to leave.
+
+        vLLM says of a parent's output how much of the prompt was cached for that sample which ends last: the longest,
+        of equals the one that was added last. Samples that run elsewhere come back in another order.
+        """
+        parent = state.parent_req
+        if parent is None or parent.sampling_params.output_kind != RequestOutputKind.FINAL_ONLY:
+            return
+        if parent.request_id not in self._samples:
+            requests = {i: self.scheduler.requests.get(i) for i in parent.child_requests}
+            states = self.processor.request_states
+            self._samples[parent.request_id] = {states[i].request_index: r for i, r in requests.items() if r}
 
     def _aborted(self, away: Away) -> bool:
         return self.processor.request_states.get(away.request_id) is not away.state

@@ -390,6 +390,7 @@ class EngineState(Returns):
         _, serial = self._captured[where, index]
         if request.request_id not in self.foreign and serial not in self.away:
             state = self.processor.request_states[request.request_id]
+            self.remember_samples(state)
             self.away[serial] = Away(request.request_id, state, request.take_events())
         self._drop(request)
         self.foreign.pop(request.request_id, None)
