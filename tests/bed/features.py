@@ -99,3 +99,127 @@ def features(rank: int) -> Workload:
     """One request per feature."""
     prompts, params = zip(*(request(feature, rank, i) for i, feature in enumerate(REQUESTS)))
     return Workload(prompts, params)
+
+
+@dataclass(frozen=True)
+class EngineFeature:
+    """A row about an engine; `arguments` are fields of vLLM's EngineArgs, `test` shows it (not of a refusal).
+
+    `options` make vLLM refuse the engine.
+    """
+
+    name: str
+    outcome: str
+    arguments: tuple[str, ...]
+    test: str = ""
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(text.split())
+
+
+ENGINES = (
+    EngineFeature(
+        "prefix caching", MOVED, ("enable_prefix_caching", "prefix_caching_hash_algo"), "engine/test_prefix_cache.py"
+    ),
+    EngineFeature(
+        "chunked prefill",
+        MOVED,
+        _words("enable_chunked_prefill max_num_batched_tokens long_prefill_token_threshold"),
+        "engine/test_waiting.py",
+    ),
+    EngineFeature("slots and context length", MOVED, ("max_num_seqs", "max_model_len"), "engine/test_preemption.py"),
+    EngineFeature("another scheduler", MOVED, ("scheduler_cls",), "engine/test_ascend_scheduler.py"),
+    EngineFeature(
+        "data and tensor parallelism in process",
+        MOVED,
+        _words("""data_parallel_size data_parallel_size_local data_parallel_address data_parallel_rpc_port
+        data_parallel_backend tensor_parallel_size distributed_executor_backend"""),
+        "engine/test_topologies.py",
+    ),
+    EngineFeature("log statistics", MOVED, ("disable_log_stats",), "engine/test_statistics.py"),
+    EngineFeature("new KV tensors between rollouts", MOVED, ("enable_sleep_mode",), "engine/test_reuse.py"),
+    EngineFeature(
+        "graph batch sizes",
+        MOVED,
+        _words("additional_config compilation_config cuda_graph_sizes enforce_eager max_seq_len_to_capture"),
+        "test_gears_ascend.py",
+    ),
+    EngineFeature(
+        "LoRA",
+        PINNED,
+        _words("""enable_lora enable_lora_bias max_loras max_lora_rank fully_sharded_loras max_cpu_loras lora_dtype
+        lora_extra_vocab_size long_lora_scaling_factors qlora_adapter_name_or_path"""),
+        "engine/test_lora.py",
+    ),
+    EngineFeature(
+        "structured output backends",
+        PINNED,
+        _words("""guided_decoding_backend guided_decoding_disable_fallback guided_decoding_disable_any_whitespace
+        guided_decoding_disable_additional_properties enable_reasoning reasoning_parser"""),
+        "engine/test_features.py",
+    ),
+    EngineFeature(
+        "multimodal inputs",
+        PINNED,
+        _words("""limit_mm_per_prompt mm_processor_kwargs disable_mm_preprocessor_cache disable_chunked_mm_input
+        allowed_local_media_path enable_multimodal_encoder_data_parallel"""),
+        "engine/test_features.py",
+    ),
+    EngineFeature("pipeline parallelism", OFF, ("pipeline_parallel_size",), "engine/test_off.py"),
+    EngineFeature("KV transfer", OFF, ("kv_transfer_config",), "engine/test_off.py"),
+    EngineFeature(
+        "speculative decoding, n-gram too", OFF, ("speculative_config", "num_lookahead_slots"), "engine/test_off.py"
+    ),
+    EngineFeature(
+        "several groups of KV layers",
+        OFF,
+        _words("disable_hybrid_kv_cache_manager disable_sliding_window"),
+        "engine/test_off.py",
+    ),
+    EngineFeature("engine in another process", OFF, (), "engine/test_off.py"),
+    EngineFeature("V0 engine", OFF, ("use_v2_block_manager",), "engine/test_off.py"),
+    EngineFeature("priority scheduling", REFUSED, ("scheduling_policy",), options={"scheduling_policy": "priority"}),
+    EngineFeature(
+        "logits processor pattern", REFUSED, ("logits_processor_pattern",), options={"logits_processor_pattern": "x"}
+    ),
+    EngineFeature("preemption mode", REFUSED, ("preemption_mode",), options={"preemption_mode": "swap"}),
+    EngineFeature(
+        "synchronous output", REFUSED, ("disable_async_output_proc",), options={"disable_async_output_proc": True}
+    ),
+    EngineFeature(
+        "several scheduler steps",
+        REFUSED,
+        _words("num_scheduler_steps multi_step_stream_outputs"),
+        options={"num_scheduler_steps": 4},
+    ),
+    EngineFeature("scheduler delay", REFUSED, ("scheduler_delay_factor",), options={"scheduler_delay_factor": 0.5}),
+    EngineFeature(
+        "prompt adapters",
+        REFUSED,
+        _words("enable_prompt_adapter max_prompt_adapters max_prompt_adapter_token"),
+        options={"enable_prompt_adapter": True, "max_prompt_adapter_token": 8},
+    ),
+    EngineFeature("prompt embeddings", REFUSED, ("enable_prompt_embeds",), options={"enable_prompt_embeds": True}),
+    EngineFeature(
+        "concurrent partial prefills",
+        REFUSED,
+        _words("max_num_partial_prefills max_long_partial_prefills"),
+        options={"max_num_partial_prefills": 2, "max_long_partial_prefills": 2},
+    ),
+    EngineFeature(
+        "traces",
+        REFUSED,
+        _words("otlp_traces_endpoint collect_detailed_traces"),
+        options={"otlp_traces_endpoint": "http://localhost:1"},
+    ),
+    EngineFeature("pooling models", REFUSED, ("task", "override_pooler_config"), options={"task": "embed"}),
+)
+
+# Of a request that only an engine on other hardware or with another model can run: how a stand-in shows it.
+STAND_INS = (
+    Feature("multimodal inputs", PINNED, reason="multimodal"),
+    Feature("M-RoPE positions", PINNED, reason="multimodal"),
+    Feature("logits_processors, if vLLM let them pass", PINNED, reason="logits_processors"),
+)

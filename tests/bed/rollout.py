@@ -78,7 +78,7 @@ def run_rollout(
     guard = repaired_rows() if repair and not hooked else contextlib.nullcontext()
     start = time.perf_counter()
     with Observer(llm) as trace, guard, held_blocks(llm, free_blocks):
-        outputs = llm.generate(prompts, params, use_tqdm=False)
+        outputs = llm.generate(prompts, params, use_tqdm=False, **work.call)
     seconds = time.perf_counter() - start
     stats = _difference(seen, _stats()) if hooked else {}
     return Rollout(record(outputs), trace, before, state(llm), seconds, stats)

@@ -7,7 +7,7 @@ builds the same. It runs in a rank, since SamplingParams is vLLM's.
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from seqshift.cpu_bed.model import EOS_TOKEN_ID, VOCABULARY
@@ -22,6 +22,8 @@ class Workload:
 
     prompts: tuple[Any, ...]
     params: tuple[Any, ...]
+    # Further arguments of `generate`.
+    call: dict[str, Any] = field(default_factory=dict)
 
     def as_vllm(self) -> tuple[list[Any], list[Any]]:
         """Arguments of `generate`; the parameters are copies, since vLLM changes them."""

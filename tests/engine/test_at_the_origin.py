@@ -141,6 +141,52 @@ def test_aborts_are_final_at_once_and_reach_the_rank_that_runs_it(aborting):
                 assert not [i for i in foreign for gone in ABORTED if i.split("/", 3)[3] == names[gone]]
 
 
+def streams(ctx):
+    """Requests that stream, with deltas or everything so far, alone or as two samples; what has come in the end."""
+    from vllm.sampling_params import RequestOutputKind
+
+    with rollout.hooks(OFTEN):
+        llm = make_llm(ctx)
+    engine = llm.llm_engine
+    kinds = [RequestOutputKind.DELTA, RequestOutputKind.CUMULATIVE]
+
+    def run():
+        reset_prefix_cache(llm)
+        work = workload.busy(ctx.dp_rank, logprobs=1, temperature=1.0, seed=5)
+        for index, (prompt, params) in enumerate(zip(*work.as_vllm())):
+            params.output_kind = kinds[index % 2]
+            params.n = 1 + index % 4 // 2
+            engine.add_request(f"{index}", prompt, params)
+        texts, tokens, logprobs, finishes = {}, {}, {}, {}
+        while engine.has_unfinished_requests():
+            for output in engine.step():
+                for one in output.outputs:
+                    key = output.request_id, one.index
+                    ids = [(int(i), p[i].logprob) for i, p in zip(one.token_ids, one.logprobs)]
+                    delta = int(output.request_id) % 2 == 0
+                    texts[key] = texts.get(key, "") * delta + one.text
+                    tokens[key] = tokens.get(key, []) * delta + list(one.token_ids)
+                    logprobs[key] = logprobs.get(key, []) * delta + ids
+                    finishes[key] = (one.finish_reason, one.cumulative_logprob)
+        return texts, tokens, logprobs, finishes
+
+    plain = run()
+    with rollout.hooks(OFTEN, "shuffle"):
+        hooked = run()
+    import seqshift
+
+    return plain, hooked, seqshift.stats()["sequences_moved"]
+
+
+def test_streams(bed):
+    ranks = bed.run(streams, deadline=180)
+    for plain, hooked, _ in ranks:
+        assert len(plain[0]) == 12
+        for what, one, other in zip(("text", "tokens", "logprobs", "finish"), plain, hooked):
+            assert one == other, what
+    assert sum(moved for _, _, moved in ranks) >= 50
+
+
 TOGETHER = [
     # Twelve sequences finish just before, in and just after the step of the check; the others go on.
     Case("given", {"outputs": [[120 + 3 * i for i in range(8)], [20 + late] * 12]}, {"check_interval": 20}, plan)

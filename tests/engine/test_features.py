@@ -1,15 +1,20 @@
 """Whatever a request asks of vLLM, it yields the same: it moves, or it is pinned for a counted reason, or vLLM itself
-refuses it. One test per row of `docs/features.md`.
+refuses it. A test for every row of `docs/features.md`, and the document has these rows.
 """
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+from unittest.mock import patch
+
 import pytest
-from bed import features, rollout
-from bed.features import MOVED, PINNED, REFUSALS, REQUESTS
+from bed import features, rollout, workload
+from bed.features import ENGINES, MOVED, PINNED, REFUSALS, REFUSED, REQUESTS, STAND_INS
 from bed.rollout import Case, Pair
 from bed.verify import verify
 from seqshift.cpu_bed.engine import make_llm
+from seqshift.cpu_bed.model import model_path
 
 OFTEN = {"check_interval": 2}
 
@@ -92,3 +97,100 @@ def test_pinned_requests_are_counted_by_reason(ranks):
 def test_vllm_refuses(ranks, feature):
     for _, texts in ranks:
         assert feature.reason in texts[feature.name]
+
+
+def stand_ins(ctx):
+    """The reasons that the adapter gives for a running request that is changed in one way after the other."""
+    from seqshift.adapters.vllm_0_9_1 import EngineState
+
+    engine = make_llm(ctx).llm_engine
+    prompts, (params,) = workload.Workload((workload.prompt(0, 0, 20),), (workload.sampling(50),)).as_vllm()
+    engine.add_request("one", prompts[0], params)
+    engine.step()
+    request = engine.engine_core.engine_core.scheduler.requests["one"]
+    runner = engine.model_executor.driver_worker.worker.model_runner
+    changes = {
+        "multimodal inputs": patch.object(request, "has_encoder_inputs", True),
+        "M-RoPE positions": patch.object(runner, "uses_mrope", True),
+        "logits_processors, if vLLM let them pass": patch.object(request.sampling_params, "logits_processors", [len]),
+    }
+
+    def verdict():
+        reasons = []
+        running, _, _ = EngineState(engine, 0, reasons.append).detail()
+        return [movable for _, _, movable in running], reasons
+
+    found = {"unchanged": verdict()}
+    for name, change in changes.items():
+        with change:
+            found[name] = verdict()
+    return found
+
+
+def test_stand_ins(bed):
+    (found,) = bed.run(stand_ins, dp=1)
+    assert found.pop("unchanged") == ([True], [])
+    assert found == {feature.name: ([False], [feature.reason]) for feature in STAND_INS}
+
+
+def fields(ctx):
+    """What vLLM accepts, and what it says to engines that it refuses."""
+    import dataclasses
+
+    from vllm import SamplingParams
+    from vllm.engine.arg_utils import EngineArgs
+
+    texts = {}
+    for feature in ENGINES:
+        if feature.outcome == REFUSED:
+            try:
+                EngineArgs(model_path(), **feature.options).create_engine_config()
+            except NotImplementedError as error:
+                texts[feature.name] = str(error)
+    return list(SamplingParams.__struct_fields__), [f.name for f in dataclasses.fields(EngineArgs)], texts
+
+
+@pytest.fixture(scope="module")
+def accepted(bed):
+    (found,) = bed.run(fields, dp=1)
+    return found
+
+
+@pytest.mark.parametrize("feature", [f for f in ENGINES if f.outcome == REFUSED], ids=lambda f: f.name)
+def test_vllm_refuses_such_an_engine(accepted, feature):
+    assert "VLLM_USE_V1=1 is not supported" in accepted[2][feature.name]
+
+
+ROOT = Path(__file__).parents[2]
+DOCUMENT = (ROOT / "docs" / "features.md").read_text(encoding="utf-8")
+
+
+def rows():
+    """First column -> (second column, whole row) of the document's tables."""
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in DOCUMENT.splitlines() if line[:1] == "|"]
+    return {name: (outcome, rest) for name, outcome, *rest in cells if name not in ("feature", "---")}
+
+
+def test_the_document_has_these_rows():
+    expected = {}
+    for feature in (*REQUESTS, *REFUSALS, *STAND_INS):
+        expected[feature.name] = f"{PINNED} (`{feature.reason}`)" if feature.outcome == PINNED else feature.outcome
+    for feature in ENGINES:
+        expected[feature.name] = feature.outcome
+    assert {name: outcome for name, (outcome, _) in rows().items()} == expected
+    for feature in ENGINES:
+        arguments, test = rows()[feature.name][1]
+        assert set(re.findall(r"`(\w+)`", arguments)) == set(feature.arguments), feature.name
+        assert feature.test or feature.outcome == REFUSED
+        if feature.test:
+            assert f"`{feature.test}`" in test
+            assert (ROOT / "tests" / feature.test).exists()
+
+
+def test_nothing_that_vllm_accepts_is_missing(accepted):
+    sampling, engine, _ = accepted
+    named = set(re.findall(r"`(\w+)`", DOCUMENT)) | set(rows())
+    # Those with an underscore are made by vLLM from the others.
+    assert [name for name in sampling if name not in named and not name.startswith("_")] == []
+    assert [name for name in engine if name not in named] == []
+    assert len(engine) > 100
