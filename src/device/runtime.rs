@@ -52,9 +52,11 @@ impl Runtime {
         };
         runtime.bind()?;
         let (acl, hccl) = runtime.symbols.places();
+        let kernels = runtime.symbols.kernels().unwrap_or("none");
         tracing::debug!(
             acl,
             hccl,
+            kernels,
             device = runtime.device,
             owner = runtime.owner,
             "CANN is open"
