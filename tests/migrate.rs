@@ -3,6 +3,8 @@
 //! all ranks and TP shards report the same. What cannot be survived is an error on every rank.
 
 mod migrate_support;
+#[path = "migrate/precopy.rs"]
+mod precopy;
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -81,12 +83,16 @@ proptest! {
         (ranks, shards, slots, blocks) in (2..=4u32, 1..=2u32, 3..8usize, 24..60u32),
         requests in prop::collection::vec((0..4u32, 1..14usize, 1..30u32), 1..20),
         faults in prop::collection::vec((0..ONE_MOVE.len(), 0..8u32, 1..8u64), 0..12),
-        (interval, seed, abort) in (1..5u64, any::<u64>(), any::<prop::sample::Index>()),
+        (interval, seed, abort, precopy) in
+            (1..5u64, any::<u64>(), any::<prop::sample::Index>(), any::<bool>()),
     ) {
         let shape = Shape { ranks, shards, slots, blocks, ..SHAPE };
         let mut cluster = Cluster::new(shape, || Box::new(Anything::new(seed)), None);
         for (number, (rank, prompt, length)) in requests.iter().enumerate() {
             cluster.add(rank % ranks, &format!("{number}"), *prompt, *length);
+        }
+        if precopy {
+            cluster.precopy();
         }
         let unwanted = abort.index(requests.len());
         let mut checks = 0;

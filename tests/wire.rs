@@ -98,6 +98,12 @@ proptest! {
     fn votes(message in messages::votes()) { holds(Kind::Shard, &message)?; }
 
     #[test]
+    fn ranges(message in messages::ranges()) { holds(Kind::Prepare, &message)?; }
+
+    #[test]
+    fn taken(message in messages::taken()) { holds(Kind::Prepared, &message)?; }
+
+    #[test]
     fn measured(message in messages::measured()) { holds(Kind::Measured, &message)?; }
 }
 
@@ -113,8 +119,9 @@ fn load_record_is_small_whatever_it_holds() {
         healthy: true,
         has_sync: true,
         communicator_broken: true,
+        copying: true,
     };
-    assert!(encode(&largest).len() <= 33);
+    assert!(encode(&largest).len() <= 34);
 }
 
 #[test]

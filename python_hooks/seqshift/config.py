@@ -193,7 +193,9 @@ class RolloutRebalanceConfig:
     comm_buffer_mib: int = _setting(64, _whole(1), "HCCL buffer of the project's own communicator, in MiB")
     verify_kv: bool = _setting(True, _SWITCH, "compare a digest of moved KV before a move is committed")
     precopy: bool = _setting(
-        True, _SWITCH, "background copy of full KV blocks; accepted, but without effect so far: a move stops and copies"
+        True,
+        _SWITCH,
+        "copy full KV blocks in the background while decoding goes on, where a stop would take several steps",
     )
     max_failures: int = _setting(3, _whole(1), "faults after which rebalancing is off for the rest of the rollout")
     minimum_gain: float = _setting(

@@ -20,6 +20,7 @@ from seqshift.config import RolloutRebalanceConfig
 from seqshift.logs import log
 
 TEST_PLAN = "SEQSHIFT_TEST_PLAN"
+TEST_PRECOPY = "SEQSHIFT_TEST_PRECOPY"
 _MOCK_DIR = Path(__file__).with_name("_mock")
 # Numbers this process's engines; the ranks of a group make theirs in the same order.
 _engines = itertools.count(1)
@@ -38,6 +39,8 @@ class Session:
         self.faults = 0
         self.checking = True
         self._due = False
+        # The step of the next check, where a copy in the background gives it.
+        self._resume: int | None = None
         self._moved = False
         self._delivering = False
         self._layout: Any = None
@@ -49,6 +52,7 @@ class Session:
         self.faults = 0
         self.checking = True
         self._due = False
+        self._cancel()
         self.group.restart()
         self.adapter.listen()
 
@@ -59,6 +63,9 @@ class Session:
         else:
             if self.steps == 0:
                 self._resolve_layout()
+            elif self._resume is not None:
+                if self.steps == self._resume:
+                    self._check()
             elif self.checking and (self._due if self.adaptive else self.steps % self.check_interval == 0):
                 self._check()
             self.steps += 1
@@ -87,6 +94,7 @@ class Session:
             unfinished = original(engine, self.adapter.has_work())
         if unfinished:
             return True
+        self._cancel()
         if self._moved:
             self._moved = False
 
@@ -109,6 +117,12 @@ class Session:
     def close(self) -> None:
         """Leaves the group."""
         self.adapter.listen(False)
+        if self._resume is not None:
+            self._resume = None
+            try:
+                self.group.cancel(self.adapter)
+            except RuntimeError as error:
+                log.error("KV blocks stay taken: %s", error)
         self.group.close()
 
     def _resolve_layout(self) -> None:
@@ -140,12 +154,12 @@ class Session:
     def _check(self) -> None:
         self._due = False
 
-        def check() -> tuple[int, int]:
+        def check() -> tuple[int, int, int | None]:
             done = self.group.check(self._readable(), self.steps)
             self._settle()
             return done
 
-        committed, faults = self._together(check)
+        committed, faults, self._resume = self._together(check)
         self._moved |= committed > 0
         # Outcomes are equal on all ranks, so all switch off alike.
         self.faults += faults
@@ -170,6 +184,12 @@ class Session:
         except Exception as error:
             log.warning("the engine's state could not be settled, once more: %s", error)
             self.adapter.settle()
+
+    def _cancel(self) -> None:
+        """Ends a copy in the background: the group has drained, which all ranks learn at once."""
+        if self._broken is None:
+            self._together(lambda: self.group.cancel(self.adapter))
+            self._resume = None
 
     def _together(self, exchange: Callable[[], Any]) -> Any:
         """Runs an exchange with the group; if it fails, the peers must not wait for this rank."""
@@ -218,6 +238,7 @@ def join(facts: Any, make_adapter: Callable[[], Any], config: RolloutRebalanceCo
         "max_num_seqs": facts.max_num_seqs,
         "max_model_len": facts.max_model_len,
         "test_plan": os.environ.get(TEST_PLAN, ""),
+        "test_precopy": os.environ.get(TEST_PRECOPY, ""),
         "host": facts.host,
         "machine": _machine(),
         "secret": secrets.token_hex(16),
@@ -254,6 +275,8 @@ def join(facts: Any, make_adapter: Callable[[], Any], config: RolloutRebalanceCo
         return None
     if plan := words["test_plan"]:
         log.warning("%s=%s replaces the planner: for tests only", TEST_PLAN, plan)
+    if test := words["test_precopy"]:
+        log.warning("%s=%s copies KV in the background however little it is: for tests only", TEST_PRECOPY, test)
     return Session(adapter, group, config)
 
 
@@ -275,7 +298,7 @@ def _judge(heard: dict[int, dict]) -> str:
     for member, words in sorted(heard.items()):
         if words["unfit"]:
             return f"rank {member}: {words['unfit']}"
-    for name in ("version", "vllm", "config", "gears", "max_model_len", "test_plan"):
+    for name in ("version", "vllm", "config", "gears", "max_model_len", "test_plan", "test_precopy"):
         for member, words in sorted(heard.items()):
             if words[name] != heard[leader][name]:
                 return (
@@ -308,8 +331,9 @@ def _connect(
         "device": facts.device,
         "adaptive": config.trigger == "adaptive",
         "forced_plan": os.environ.get(TEST_PLAN) or None,
+        "test_precopy": os.environ.get(TEST_PRECOPY, ""),
     }
-    names = ("minimum_gain", "deadline_seconds", "staging_mib", "comm_buffer_mib", "verify_kv")
+    names = ("minimum_gain", "deadline_seconds", "staging_mib", "comm_buffer_mib", "verify_kv", "precopy")
     options.update((name, getattr(config, name)) for name in (*names, "profile", "profile_interval", "check_interval"))
     group = _native.Group(end("dp", facts.dp_members), end("tp", facts.tp_members), options)
     group.set_layout(adapter.kv_layout())

@@ -1,6 +1,6 @@
 //! What the protocol asks of the KV path.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::collective::control::Mesh;
 
@@ -35,6 +35,15 @@ pub struct KvReport {
     pub broken: bool,
 }
 
+/// What became of an exchange in the background.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Background {
+    /// Its outcomes.
+    pub report: KvReport,
+    /// How long it took.
+    pub elapsed: Duration,
+}
+
 /// Moves KV between the ranks of a DP group.
 pub trait KvChannel {
     /// Whether the communicator must be made anew.
@@ -49,4 +58,22 @@ pub trait KvChannel {
     /// Sends and receives. A failure of one move stays with that move where the
     /// transport allows it; nothing waits past the deadline.
     fn exchange(&mut self, outbound: &[KvMove], inbound: &[KvMove], deadline: Instant) -> KvReport;
+
+    /// Bytes of one KV block over all layers.
+    fn block_bytes(&self) -> u64;
+
+    /// Begins an exchange that goes on in the background. Nothing else is asked of the
+    /// channel until [`KvChannel::finish`] but [`KvChannel::broken`], which is false, and
+    /// [`KvChannel::copying`].
+    fn begin(&mut self, outbound: Vec<KvMove>, inbound: Vec<KvMove>, deadline: Instant);
+
+    /// Whether the exchange in the background goes on.
+    fn copying(&self) -> bool;
+
+    /// Waits for its end, which its deadline bounds, and some seconds for what has failed
+    /// to stop. Nothing touches the blocks afterwards. Without one it is empty.
+    ///
+    /// # Errors
+    /// It cannot be stopped, so that its blocks can be given to nobody.
+    fn finish(&mut self) -> Result<Background, String>;
 }

@@ -1,5 +1,6 @@
 //! One check, in the order of the protocol: load, return, plan; then [`Round`]
-//! carries the plan out. At the end of a rollout, the last return of results.
+//! carries the plan out, at once or at a later check after a copy in the background
+//! ([`super::precopy`]). At the end of a rollout, the last return of results.
 
 use std::time::{Duration, Instant};
 
@@ -10,11 +11,12 @@ use super::MigrateError;
 use super::channel::KvChannel;
 use super::engine::{Engine, EngineError};
 use super::policy::{Decision, Flight, Policy};
+use super::precopy::{Pending, Precopied, Precopy};
 use super::round::Round;
 use crate::collective::control::{ControlError, Mesh, Received};
 use crate::plan::Measured;
 use crate::wire::frame::Kind;
-use crate::wire::message::{self, Detail, Load, ShardVotes, Sync};
+use crate::wire::message::{self, Detail, Load, ShardVotes, Speeds, Standing, Sync, Vote};
 use crate::wire::{decode, encode};
 
 /// How long a rank waits for the others to enter a check: the default of the
@@ -28,6 +30,8 @@ const NEWS: Duration = Duration::from_secs(1);
 const UNREADABLE: u64 = 1;
 const NO_KV: u64 = 2;
 const IDLE: u64 = 4;
+/// Begins an error that the shards of a rank have agreed on.
+const SHARD: &str = "TP shard ";
 
 /// What became of one move.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -61,6 +65,11 @@ pub struct Report {
     pub kv_failed: bool,
     /// A rank's engine could not be read, so that nothing moved; equal on all ranks.
     pub unreadable: bool,
+    /// KV is being copied in the background since this check: the next one is at this
+    /// step, on all ranks.
+    pub resume_at: Option<u64>,
+    /// What a copy in the background, which this check has ended, came to.
+    pub precopied: Precopied,
     /// Time from the moment all ranks had entered to the end.
     pub pause: Duration,
 }
@@ -85,9 +94,15 @@ pub struct Migrator<K> {
     pub(super) dp: Mesh,
     pub(super) tp: Mesh,
     pub(super) kv: K,
-    policy: Box<dyn Policy>,
+    pub(super) policy: Box<dyn Policy>,
     pub(super) block_size: u32,
-    deadline: Duration,
+    pub(super) deadline: Duration,
+    pub(super) precopy: Precopy,
+    /// The measured ones; what is left is the engine's.
+    pub(super) speeds: Speeds,
+    pub(super) pending: Option<Pending>,
+    /// Nothing is copied in the background for the rest of the rollout; equal on all ranks.
+    pub(super) suspended: bool,
 }
 
 impl<K: KvChannel> Migrator<K> {
@@ -108,7 +123,24 @@ impl<K: KvChannel> Migrator<K> {
             policy,
             block_size,
             deadline,
+            precopy: Precopy::Off,
+            speeds: Speeds::default(),
+            pending: None,
+            suspended: false,
         }
+    }
+
+    /// Whether plans are preceded by a copy in the background; the same on all ranks.
+    pub fn set_precopy(&mut self, precopy: Precopy) {
+        self.precopy = precopy;
+    }
+
+    /// What this rank has measured: seconds of a decode step, and per KV block. The ranks
+    /// exchange it before it decides anything.
+    pub fn set_speeds(&mut self, step_seconds: Option<f64>, seconds_per_block: Option<f64>) {
+        let nanos = |s: f64| (s * 1e9) as u64;
+        self.speeds.step_nanos = step_seconds.map(nanos);
+        self.speeds.block_nanos = seconds_per_block.map(nanos);
     }
 
     /// The KV channel, to resolve its pointers again.
@@ -148,6 +180,11 @@ impl<K: KvChannel> Migrator<K> {
             self.sync(engine, Kind::Sync, until)?;
             report.synced = true;
         }
+        if let Some(pending) = self.pending.take() {
+            self.resume(engine, pending, &mut report, step, until)?;
+            report.pause = entered.elapsed();
+            return Ok(report);
+        }
         let mut mine = ShardVotes::default();
         if report.loads.iter().any(|l| !l.healthy) {
             mine.plan |= UNREADABLE;
@@ -164,10 +201,18 @@ impl<K: KvChannel> Migrator<K> {
                 tracing::warn!(why, "the KV communicator could not be made");
             }
             // 2. Plan.
-            self.plan(engine, &mut report, until)?;
-            if !report.decision.flights.is_empty() {
-                let flights = report.decision.flights.clone();
-                Round::new(self, flights, until).run(engine, &mut report)?;
+            let details = self.plan(engine, &mut report, until)?;
+            let flights = report.decision.flights.clone();
+            if !flights.is_empty() {
+                match self.steps(&details, &flights, |_, blocks| blocks, until)? {
+                    Some(steps) => {
+                        let pending = Pending::new(&report.decision, &details, steps);
+                        self.copy(engine, pending, &mut report, step, until)?;
+                    }
+                    None => {
+                        Round::new(self, flights, Vec::new(), until).run(engine, &mut report)?
+                    }
+                }
             }
         }
         report.pause = entered.elapsed();
@@ -236,6 +281,7 @@ impl<K: KvChannel> Migrator<K> {
             healthy,
             has_sync: counts.has_sync,
             communicator_broken: self.kv.broken(),
+            copying: self.kv.copying(),
         };
         let until = Instant::now() + ENTRY;
         let loads: Vec<Load> = gather(&mut self.dp, Kind::Load, &mine, until)?;
@@ -282,14 +328,46 @@ impl<K: KvChannel> Migrator<K> {
         engine: &mut dyn Engine,
         report: &mut Report,
         until: Instant,
-    ) -> Result<(), MigrateError> {
+    ) -> Result<Vec<Detail>, MigrateError> {
+        let Some(details) = self.details(engine, report, |_| Vec::new(), until)? else {
+            return Ok(Vec::new());
+        };
+        let decision = self.policy.decide(&report.loads, &details);
+        // The shards of a rank must not act on different plans.
+        if self.shards_agree(decision.digest(), until)? {
+            report.decision = decision;
+        } else {
+            tracing::warn!("TP shards planned differently; nothing moves in this check");
+        }
+        Ok(details)
+    }
+
+    /// Everybody's details, if all can be read and KV can be sent. `standing` is asked
+    /// once the engine has fixed its lists.
+    pub(super) fn details(
+        &mut self,
+        engine: &mut dyn Engine,
+        report: &mut Report,
+        standing: impl FnOnce(&mut dyn Engine) -> Vec<Standing>,
+        until: Instant,
+    ) -> Result<Option<Vec<Detail>>, MigrateError> {
         let detail = engine.detail();
         if let Err(why) = &detail {
             tracing::warn!(%why, "the engine's sequences could not be read");
         }
+        let mut speeds = self.speeds;
+        if self.precopy != Precopy::Off {
+            speeds.remaining = engine.outlook().unwrap_or_default().longest_remaining;
+        }
         let mine = Detail {
             healthy: detail.is_ok(),
             kv_ready: !self.kv.broken(),
+            speeds,
+            standing: if detail.is_ok() {
+                standing(engine)
+            } else {
+                Vec::new()
+            },
             ..detail.unwrap_or_default()
         };
         let details: Vec<Detail> = gather(&mut self.dp, Kind::Detail, &mine, until)?;
@@ -304,17 +382,7 @@ impl<K: KvChannel> Migrator<K> {
         let states = self.shards(&mine, until)?;
         report.kv_failed = states.iter().any(|s| s.plan & NO_KV != 0);
         report.unreadable = states.iter().any(|s| s.plan & UNREADABLE != 0);
-        if states.iter().any(|s| s.plan != 0) {
-            return Ok(());
-        }
-        let decision = self.policy.decide(&report.loads, &details);
-        // The shards of a rank must not act on different plans.
-        if self.shards_agree(decision.digest(), until)? {
-            report.decision = decision;
-        } else {
-            tracing::warn!("TP shards planned differently; nothing moves in this check");
-        }
-        Ok(())
+        Ok(states.iter().all(|s| s.plan == 0).then_some(details))
     }
 
     /// What each shard of this rank says.
@@ -326,8 +394,50 @@ impl<K: KvChannel> Migrator<K> {
         gather(&mut self.tp, Kind::Shard, mine, until)
     }
 
+    /// The shards of this rank agree on a list of things: what failed on one has failed on all.
+    pub(super) fn agree(
+        &mut self,
+        mine: Vec<Vote>,
+        until: Instant,
+    ) -> Result<Vec<Vote>, MigrateError> {
+        if self.tp.size() == 1 {
+            return Ok(mine);
+        }
+        let count = mine.len();
+        let mine = ShardVotes {
+            plan: 0,
+            votes: mine,
+        };
+        let all = self.shards(&mine, until)?;
+        for (rank, theirs) in (0..).zip(&all) {
+            if theirs.votes.len() != count {
+                let why = format!("{} votes instead of {count}", theirs.votes.len());
+                return Err(MigrateError::Peer { rank, why });
+            }
+        }
+        let one = |item: usize| {
+            let votes = all.iter().map(|theirs| &theirs.votes[item]);
+            // The first shard's words, so that all shards say the same.
+            let mut errors = (0..)
+                .zip(votes.clone())
+                .filter_map(|(s, v)| Some((s, v.error.as_ref()?)));
+            let error = errors.next().map(|(shard, why)| {
+                if why.starts_with(SHARD) {
+                    why.clone()
+                } else {
+                    format!("{SHARD}{shard}: {why}")
+                }
+            });
+            Vote {
+                error,
+                rejected: votes.clone().any(|vote| vote.rejected),
+            }
+        };
+        Ok((0..count).map(one).collect())
+    }
+
     /// Whether all shards of this rank have come to the same.
-    fn shards_agree(&mut self, plan: u64, until: Instant) -> Result<bool, MigrateError> {
+    pub(super) fn shards_agree(&mut self, plan: u64, until: Instant) -> Result<bool, MigrateError> {
         let votes = Vec::new();
         let all = self.shards(&ShardVotes { plan, votes }, until)?;
         Ok(all.iter().all(|s| s.plan == plan))

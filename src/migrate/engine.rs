@@ -53,6 +53,20 @@ pub struct Captured {
     pub blocks: Vec<u32>,
 }
 
+/// What has become of a sequence since [`Engine::watch`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Watched {
+    /// It still runs, in the blocks that it had; its full blocks may be more by now.
+    Running {
+        /// Where it is in the list of [`Engine::detail`].
+        index: u32,
+        /// Its full KV blocks, in token order.
+        full: Vec<u32>,
+    },
+    /// It has finished, been aborted or lost its blocks; the text says which.
+    Gone(String),
+}
+
 /// A serving engine at a step boundary. Calls come in the order of the
 /// protocol; between [`Engine::detail`] and the end of a check nothing else
 /// changes the engine.
@@ -95,11 +109,12 @@ pub trait Engine {
     /// The move is withdrawn.
     fn capture(&mut self, source: Source) -> Result<Captured>;
 
-    /// Step 4: a slot and KV blocks for a sequence. Returns the blocks.
+    /// Step 4: a slot and KV blocks for a sequence. Returns the blocks; those that
+    /// [`Engine::prepare`] gave for the ticket come first, and are the sequence's now.
     ///
     /// # Errors
     /// The move is rejected with this reason.
-    fn reserve(&mut self, manifest: &Manifest) -> Result<Vec<u32>>;
+    fn reserve(&mut self, manifest: &Manifest, ticket: Option<u32>) -> Result<Vec<u32>>;
 
     /// Step 6: puts the sequence in place, inactive.
     ///
@@ -130,4 +145,32 @@ pub trait Engine {
     /// # Errors
     /// Stops the rollout.
     fn thaw(&mut self, source: Source) -> Result<()>;
+
+    /// Before a copy in the background: the full KV blocks of a running sequence, which
+    /// goes on running. The engine remembers it under the ticket.
+    ///
+    /// # Errors
+    /// Nothing is copied in the background for this move.
+    fn watch(&mut self, source: Source, ticket: u32) -> Result<Vec<u32>>;
+
+    /// After [`Engine::detail`]: what has become of the sequence.
+    ///
+    /// # Errors
+    /// The move is given up.
+    fn watched(&mut self, ticket: u32) -> Result<Watched>;
+
+    /// Holds so many KV blocks for a sequence to come, those already held for the ticket
+    /// included. Returns all of them. They stay held, over any number of steps, until
+    /// [`Engine::reserve`] or [`Engine::dismiss`] names the ticket.
+    ///
+    /// # Errors
+    /// Nothing is copied in the background for this move.
+    fn prepare(&mut self, ticket: u32, blocks: u32) -> Result<Vec<u32>>;
+
+    /// Forgets a ticket, at either end: blocks that are still held for it are free. No copy
+    /// is under way any more. A ticket that is not known is no error.
+    ///
+    /// # Errors
+    /// Stops the rollout.
+    fn dismiss(&mut self, ticket: u32) -> Result<()>;
 }

@@ -2,12 +2,14 @@
 //! transfer between them, as a [`KvChannel`].
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::sync::mpsc::{Receiver, sync_channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::channel::{KvChannel, KvMove, KvOutcome, KvReport};
+use super::channel::{Background, KvChannel, KvMove, KvOutcome, KvReport};
 use crate::collective::control::Mesh;
 use crate::collective::{Communicator, CommunicatorOptions, RootInfo};
 use crate::device::{Registration, Runtime, RuntimeOptions, Stream};
@@ -40,11 +42,33 @@ struct Meeting {
     layout: Option<LayoutDescription>,
 }
 
+/// After its deadline a failed exchange gets this long to stop what it has begun.
+const STOP: Duration = Duration::from_secs(5);
+
+/// What an exchange works with; a background exchange takes it along.
+#[derive(Debug, Default)]
+struct Ends {
+    communicator: Option<Communicator>,
+    transfer: Option<Transfer>,
+}
+
+/// An exchange in a thread of its own.
+#[derive(Debug)]
+struct Running {
+    done: Receiver<(Ends, Background)>,
+    thread: JoinHandle<()>,
+    /// Neither is longer under way.
+    until: Instant,
+}
+
 /// One rank's end. Fields are dropped in this order: what uses memory before the memory.
 #[derive(Debug)]
 pub struct KvPath {
-    communicator: Option<Communicator>,
-    transfer: Option<Transfer>,
+    ends: Ends,
+    running: Option<Running>,
+    producer: Option<u64>,
+    /// Bytes of one block over all layers.
+    block_bytes: u64,
     registrations: Vec<Registration>,
     options: KvOptions,
     runtime: Arc<Runtime>,
@@ -58,8 +82,10 @@ impl KvPath {
     pub fn open(options: KvOptions) -> Result<Self, String> {
         let runtime = Runtime::open(&options.runtime).map_err(|e| e.to_string())?;
         Ok(Self {
-            communicator: None,
-            transfer: None,
+            ends: Ends::default(),
+            running: None,
+            producer: None,
+            block_bytes: 0,
             registrations: Vec::new(),
             options,
             runtime,
@@ -75,13 +101,15 @@ impl KvPath {
     /// The sub-caches are memory of the device that stays allocated until they
     /// are replaced or the path is dropped.
     pub unsafe fn set_layout(&mut self, layers: Vec<Vec<SubCache>>) -> Result<(), String> {
+        self.finish()?;
         self.runtime.bind().map_err(|e| e.to_string())?;
         let layout = KvLayout::new(layers).map_err(|e| e.to_string())?;
+        self.block_bytes = layout.sub_caches().iter().map(|c| c.length).sum();
         self.registrations.clear();
         // SAFETY: the caller vouches for the memory.
         let made = unsafe { register(&self.runtime, &layout) };
         self.registrations = made.map_err(|e| e.to_string())?;
-        match &mut self.transfer {
+        match &mut self.ends.transfer {
             // SAFETY: the caller vouches for the memory.
             Some(transfer) => unsafe { transfer.set_layout(layout) },
             None => {
@@ -90,7 +118,7 @@ impl KvPath {
                 let ranks = self.options.ranks;
                 // SAFETY: the caller vouches for the memory.
                 let made = unsafe { Transfer::new(&self.runtime, layout, ranks, options) };
-                self.transfer = Some(made.map_err(|e| e.to_string())?);
+                self.ends.transfer = Some(made.map_err(|e| e.to_string())?);
             }
         }
         Ok(())
@@ -101,9 +129,13 @@ impl KvPath {
     /// # Safety
     /// `stream` is a stream of the runtime's device that outlives the next exchange.
     pub unsafe fn set_producer(&mut self, stream: u64) {
-        if let Some(transfer) = &mut self.transfer {
+        self.producer = Some(stream);
+    }
+
+    fn follow_producer(&mut self) {
+        if let (Some(stream), Some(transfer)) = (self.producer, &mut self.ends.transfer) {
             let raw = std::ptr::with_exposed_provenance_mut(stream as usize);
-            // SAFETY: the caller vouches for the stream.
+            // SAFETY: who set it vouches for the stream.
             transfer.set_producer(Some(unsafe { Stream::from_raw(&self.runtime, raw) }));
         }
     }
@@ -116,7 +148,11 @@ impl KvPath {
                 Err(error) => tracing::warn!(%error, "no root information"),
             }
         }
-        let layout = self.transfer.as_ref().map(|t| t.layout().description());
+        let layout = self
+            .ends
+            .transfer
+            .as_ref()
+            .map(|t| t.layout().description());
         let mine = encode(&Meeting {
             root,
             layout: layout.clone(),
@@ -147,13 +183,13 @@ impl KvPath {
 
 impl KvChannel for KvPath {
     fn broken(&self) -> bool {
-        self.communicator
-            .as_ref()
-            .is_none_or(Communicator::is_broken)
+        let broken = |c: &Option<Communicator>| c.as_ref().is_none_or(Communicator::is_broken);
+        self.running.is_none() && broken(&self.ends.communicator)
     }
 
     fn restore(&mut self, control: &mut Mesh, deadline: Instant) -> Result<(), String> {
-        self.communicator = None;
+        self.finish()?;
+        self.ends.communicator = None;
         let root = self.meet(control, deadline)?;
         let options = CommunicatorOptions {
             ranks: control.size(),
@@ -164,10 +200,80 @@ impl KvChannel for KvPath {
         };
         let left = deadline.saturating_duration_since(Instant::now());
         let made = Communicator::connect(&self.runtime, &root, &options, left);
-        self.communicator = Some(made.map_err(|e| e.to_string())?);
+        self.ends.communicator = Some(made.map_err(|e| e.to_string())?);
         Ok(())
     }
 
+    fn exchange(&mut self, outbound: &[KvMove], inbound: &[KvMove], deadline: Instant) -> KvReport {
+        self.follow_producer();
+        self.ends.exchange(outbound, inbound, deadline)
+    }
+
+    fn block_bytes(&self) -> u64 {
+        self.block_bytes
+    }
+
+    fn begin(&mut self, outbound: Vec<KvMove>, inbound: Vec<KvMove>, deadline: Instant) {
+        self.follow_producer();
+        let mut ends = std::mem::take(&mut self.ends);
+        let runtime = Arc::clone(&self.runtime);
+        let (send, done) = sync_channel(1);
+        let thread = std::thread::spawn(move || {
+            let began = Instant::now();
+            // A thread that is not bound to the device fails its first call, and with it the exchange.
+            if let Err(error) = runtime.bind() {
+                tracing::warn!(%error, "a thread of its own is refused by the device");
+            }
+            let report = ends.exchange(&outbound, &inbound, deadline);
+            let elapsed = began.elapsed();
+            // Nobody waits any more only if the path could not be stopped.
+            let _ = send.send((ends, Background { report, elapsed }));
+        });
+        let until = deadline + STOP;
+        self.running = Some(Running {
+            done,
+            thread,
+            until,
+        });
+    }
+
+    fn copying(&self) -> bool {
+        self.running
+            .as_ref()
+            .is_some_and(|r| !r.thread.is_finished())
+    }
+
+    fn finish(&mut self) -> Result<Background, String> {
+        let Some(running) = self.running.take() else {
+            return Ok(Background::default());
+        };
+        let left = running.until.saturating_duration_since(Instant::now());
+        match running.done.recv_timeout(left) {
+            Ok((ends, background)) => {
+                self.ends = ends;
+                // It has nothing more to do.
+                let _ = running.thread.join();
+                Ok(background)
+            }
+            Err(error) => {
+                let why = format!("{error}, {STOP:?} after its deadline");
+                self.running = Some(running);
+                Err(why)
+            }
+        }
+    }
+}
+
+impl Drop for KvPath {
+    fn drop(&mut self) {
+        if let Err(why) = self.finish() {
+            tracing::error!(why, "a copy of KV in the background could not be stopped");
+            std::mem::forget(std::mem::take(&mut self.registrations));
+        }
+    }
+}
+
+impl Ends {
     fn exchange(&mut self, outbound: &[KvMove], inbound: &[KvMove], deadline: Instant) -> KvReport {
         fn moves(list: &[KvMove]) -> Vec<Move<'_>> {
             list.iter()

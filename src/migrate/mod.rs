@@ -1,9 +1,9 @@
 //! The migration protocol as a state machine over traits.
 //!
 //! `check` (load, return, plan) and then `round` (offer, reserve, transfer,
-//! commit) read top to bottom in the order of the protocol; [`engine`] is what
-//! they ask of a serving engine, [`channel`] what they ask of the KV path,
-//! [`policy`] how they come to a plan.
+//! commit) read top to bottom in the order of the protocol; `precopy` may stand between
+//! them. [`engine`] is what they ask of a serving engine, [`channel`] what they ask of the
+//! KV path, [`policy`] how they come to a plan.
 
 pub mod channel;
 mod check;
@@ -12,9 +12,11 @@ pub mod kv_path;
 pub mod pace;
 pub mod planned;
 pub mod policy;
+mod precopy;
 mod round;
 
 pub use check::{Migrator, MoveResult, Report};
+pub use precopy::{Precopied, Precopy};
 
 use crate::collective::control::ControlError;
 
@@ -44,6 +46,9 @@ pub enum MigrateError {
         /// Our step.
         ours: u64,
     },
+    /// KV is still being copied in the background, and its blocks can be given to nobody.
+    #[error("a copy of KV in the background does not end: {0}")]
+    Background(String),
     /// The engine failed where nothing can be undone any more.
     #[error("after the commit, {action} failed: {why}")]
     AfterCommit {

@@ -24,6 +24,9 @@ pub struct Pace {
     since: Option<(Instant, u32)>,
     fixed_seconds: Option<f64>,
     seconds_per_block: Option<f64>,
+    /// Seconds of recent steps in any gear, and when the one under way began.
+    recent: VecDeque<f64>,
+    stepped: Option<Instant>,
 }
 
 impl Pace {
@@ -36,23 +39,36 @@ impl Pace {
             since: None,
             fixed_seconds: None,
             seconds_per_block: None,
+            recent: VecDeque::new(),
+            stepped: None,
         }
+    }
+
+    /// A step begins.
+    pub fn step(&mut self, now: Instant) {
+        if let Some(since) = self.stepped.replace(now) {
+            keep(&mut self.recent, now.duration_since(since).as_secs_f64());
+        }
+    }
+
+    /// Seconds of a recent step, and per KV block; as far as measured.
+    pub fn speeds(&self) -> (Option<f64>, Option<f64>) {
+        let step = (!self.recent.is_empty()).then(|| median(&self.recent));
+        (step, self.seconds_per_block)
     }
 
     /// A new rollout; what has been measured stays.
     pub fn restart(&mut self) {
         self.trigger.restart();
         self.since = None;
+        self.stepped = None;
     }
 
     /// Whether a check is made now, after `step` steps, given every rank's counts.
     pub fn observe(&mut self, step: u64, group: &[RankCount], now: Instant) -> bool {
         if let Some((since, gear)) = self.since.take() {
             let samples = self.steps.entry(gear).or_default();
-            if samples.len() == SAMPLES {
-                samples.pop_front();
-            }
-            samples.push_back(now.duration_since(since).as_secs_f64());
+            keep(samples, now.duration_since(since).as_secs_f64());
         }
         // Requests that wait are about to be prefilled: such a step says nothing of its gear.
         if group.iter().all(|c| c.waiting == 0) {
@@ -64,11 +80,6 @@ impl Pace {
 
     /// What this rank has measured so far.
     pub fn measured(&self, blocks_per_sequence: f64, longest_remaining: Option<u32>) -> Measured {
-        let median = |samples: &VecDeque<f64>| {
-            let mut sorted: Vec<f64> = samples.iter().copied().collect();
-            sorted.sort_by(f64::total_cmp);
-            sorted[sorted.len() / 2]
-        };
         Measured {
             step_seconds: self
                 .steps
@@ -86,6 +97,15 @@ impl Pace {
     pub fn checked(&mut self, step: u64, report: &Report, all: Option<&[Measured]>) {
         // The step under way holds the check.
         self.since = None;
+        self.stepped = None;
+        if report.precopied.blocks > 0 {
+            let copied = &report.precopied;
+            self.seconds_per_block = Some(copied.time.as_secs_f64() / f64::from(copied.blocks));
+        }
+        if report.resume_at.is_some() {
+            // The plan is still being carried out.
+            return;
+        }
         let moved = report.committed() > 0;
         if moved {
             let kv = report.kv_time.as_secs_f64();
@@ -102,6 +122,20 @@ impl Pace {
         };
         self.trigger.checked(step, outcome, all.map(Shared::merge));
     }
+}
+
+fn keep(samples: &mut VecDeque<f64>, seconds: f64) {
+    if samples.len() == SAMPLES {
+        samples.pop_front();
+    }
+    samples.push_back(seconds);
+}
+
+/// Of at least one.
+fn median(samples: &VecDeque<f64>) -> f64 {
+    let mut sorted: Vec<f64> = samples.iter().copied().collect();
+    sorted.sort_by(f64::total_cmp);
+    sorted[sorted.len() / 2]
 }
 
 impl From<&Measured> for message::Measured {

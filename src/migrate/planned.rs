@@ -69,6 +69,36 @@ impl Policy for PlannedPolicy {
             .any(|reason| plan.has(reason)),
         }
     }
+
+    /// Sequences have ended since the decision: what a lower gear no longer needs stays, and
+    /// everything does if there is no lower gear to gain.
+    fn confirm(&self, loads: &[Load], flights: &[Flight]) -> Vec<bool> {
+        let before: Vec<u32> = loads.iter().map(|l| l.running).collect();
+        let gear = |counts: &[u32]| {
+            self.gears
+                .gear_of(counts.iter().copied().max().unwrap_or(0))
+        };
+        let shift = |counts: &mut Vec<u32>, flight: &Flight| {
+            counts[flight.from as usize] = counts[flight.from as usize].saturating_sub(1);
+            counts[flight.to as usize] += 1;
+        };
+        let mut all = before.clone();
+        flights.iter().for_each(|flight| shift(&mut all, flight));
+        let target = gear(&all);
+        let mut counts = before.clone();
+        let mut keep = Vec::with_capacity(flights.len());
+        for flight in flights {
+            let needed = counts[flight.from as usize] > target;
+            keep.push(needed);
+            if needed {
+                shift(&mut counts, flight);
+            }
+        }
+        if gear(&counts) >= gear(&before) {
+            keep.fill(false);
+        }
+        keep
+    }
 }
 
 fn rank_load((rank, (load, detail)): (u32, (&Load, &Detail))) -> RankLoad {

@@ -52,6 +52,13 @@ pub trait Policy: Send {
 
     /// The moves of one check.
     fn decide(&mut self, loads: &[Load], details: &[Detail]) -> Decision;
+
+    /// Which moves of an earlier decision are still worth it, given the counts of now;
+    /// by default all.
+    fn confirm(&self, loads: &[Load], flights: &[Flight]) -> Vec<bool> {
+        let _ = loads;
+        vec![true; flights.len()]
+    }
 }
 
 /// Forced plans of the tests (`SEQSHIFT_TEST_PLAN`).

@@ -7,9 +7,10 @@ use super::channel::{KvChannel, KvMove, KvReport};
 use super::check::{Migrator, MoveResult, Report, gather, half};
 use super::engine::{Engine, EngineError};
 use super::policy::Flight;
+use super::precopy::{Copied, join};
 use crate::wire::frame::Kind;
 use crate::wire::manifest::SequenceKey;
-use crate::wire::message::{MoveOutcome, Offer, Outcome, Reply, ShardVotes, Vote};
+use crate::wire::message::{MoveOutcome, Offer, Outcome, Reply, Vote};
 use crate::wire::{decode, encode};
 
 /// What this rank knows of one move on its way through steps 3 to 6.
@@ -17,6 +18,9 @@ use crate::wire::{decode, encode};
 struct Passage {
     key: Option<SequenceKey>,
     blocks: Vec<u32>,
+    /// What has been copied in the background; of it, `filled` blocks count at both ends.
+    copied: Copied,
+    filled: usize,
     captured: bool,
     reserved: bool,
     error: Option<String>,
@@ -31,9 +35,6 @@ impl Passage {
     }
 }
 
-/// Begins an error that the shards of a rank have agreed on.
-const SHARD: &str = "TP shard ";
-
 /// Steps 3 to 6 for one list of flights.
 pub(super) struct Round<'a, K> {
     to: &'a mut Migrator<K>,
@@ -47,8 +48,19 @@ pub(super) struct Round<'a, K> {
 }
 
 impl<'a, K: KvChannel> Round<'a, K> {
-    pub(super) fn new(to: &'a mut Migrator<K>, flights: Vec<Flight>, until: Instant) -> Self {
-        let passages = flights.iter().map(|_| Passage::default()).collect();
+    /// `copied`: what has been copied in the background, by flight; empty if nothing has.
+    pub(super) fn new(
+        to: &'a mut Migrator<K>,
+        flights: Vec<Flight>,
+        copied: Vec<Copied>,
+        until: Instant,
+    ) -> Self {
+        let passage = |copied| Passage {
+            copied,
+            ..Passage::default()
+        };
+        let mut passages: Vec<Passage> = copied.into_iter().map(passage).collect();
+        passages.resize_with(flights.len(), Passage::default);
         let rank = to.dp.rank();
         Self {
             to,
@@ -73,7 +85,7 @@ impl<'a, K: KvChannel> Round<'a, K> {
         self.install(engine);
         self.agree()?;
         self.commit(engine)?;
-        report.kv_bytes = self.kv.bytes;
+        report.kv_bytes += self.kv.bytes;
         (report.kv_blocks, report.kv_time) = (self.kv_blocks, self.kv_time);
         report.moves = self
             .flights
@@ -104,37 +116,16 @@ impl<'a, K: KvChannel> Round<'a, K> {
 
     /// The shards of this rank agree: what failed on one has failed on all.
     fn shards(&mut self, of: &[usize]) -> Result<(), MigrateError> {
-        if self.to.tp.size() == 1 {
-            return Ok(());
-        }
         let vote = |i: &usize| Vote {
             error: self.passages[*i].error.clone(),
             rejected: self.passages[*i].rejected,
         };
         let votes = of.iter().map(vote).collect();
-        let mine = ShardVotes { plan: 0, votes };
-        let all = self.to.shards(&mine, self.until)?;
-        for (rank, theirs) in (0..).zip(&all) {
-            if theirs.votes.len() != of.len() {
-                let why = format!("{} votes instead of {}", theirs.votes.len(), of.len());
-                return Err(MigrateError::Peer { rank, why });
-            }
-        }
-        for (item, i) in of.iter().enumerate() {
+        let agreed = self.to.agree(votes, self.until)?;
+        for (i, vote) in of.iter().zip(agreed) {
             let passage = &mut self.passages[*i];
-            let votes = all.iter().map(|theirs| &theirs.votes[item]);
-            passage.rejected |= votes.clone().any(|vote| vote.rejected);
-            // The first shard's words, so that all shards say the same.
-            let mut errors = (0..)
-                .zip(votes)
-                .filter_map(|(s, v)| Some((s, v.error.as_ref()?)));
-            if let Some((shard, why)) = errors.next() {
-                passage.error = Some(if why.starts_with(SHARD) {
-                    why.clone()
-                } else {
-                    format!("{SHARD}{shard}: {why}")
-                });
-            }
+            passage.rejected |= vote.rejected;
+            passage.error = vote.error;
         }
         Ok(())
     }
@@ -150,6 +141,7 @@ impl<'a, K: KvChannel> Round<'a, K> {
                     passage.captured = true;
                     passage.key = Some(captured.manifest.key);
                     passage.blocks = captured.blocks;
+                    passage.filled = passage.copied.leads(&passage.blocks);
                     Some(captured.manifest)
                 }
                 Err(why) => {
@@ -163,7 +155,9 @@ impl<'a, K: KvChannel> Round<'a, K> {
         for (i, manifest) in outbound.iter().zip(manifests) {
             let passage = &mut self.passages[*i];
             let offer = match (manifest, &passage.error) {
-                (Some(manifest), None) => Offer::Manifest(Box::new(manifest)),
+                (Some(manifest), None) => {
+                    Offer::Manifest(Box::new(manifest), passage.filled as u32)
+                }
                 (_, why) => {
                     let why = why.clone().unwrap_or_default();
                     passage.rejected = true;
@@ -202,8 +196,8 @@ impl<'a, K: KvChannel> Round<'a, K> {
     fn reserve(&mut self, engine: &mut dyn Engine, i: usize, offer: Offer) {
         let (block_size, ranks) = (self.to.block_size, self.to.dp.size());
         let passage = &mut self.passages[i];
-        let manifest = match offer {
-            Offer::Manifest(manifest) => manifest,
+        let (manifest, filled) = match offer {
+            Offer::Manifest(manifest, filled) => (manifest, filled as usize),
             Offer::Withdrawn(why) => return passage.reject(why),
         };
         if let Err(why) = manifest.validate(block_size) {
@@ -213,7 +207,7 @@ impl<'a, K: KvChannel> Round<'a, K> {
             let origin = manifest.key.origin;
             return passage.reject(format!("manifest: key.origin: {origin} of {ranks} ranks"));
         }
-        match engine.reserve(&manifest) {
+        match engine.reserve(&manifest, passage.copied.ticket) {
             Ok(blocks) => {
                 passage.reserved = true;
                 passage.key = Some(manifest.key);
@@ -222,6 +216,9 @@ impl<'a, K: KvChannel> Round<'a, K> {
                     passage.reject(format!("{have} blocks reserved, {want} wanted"));
                 }
                 passage.blocks = blocks;
+                // Only what is well at both ends counts.
+                let here = passage.copied.leads(&passage.blocks);
+                passage.filled = if here == filled { here } else { 0 };
             }
             Err(why) => passage.reject(why.0),
         }
@@ -233,7 +230,7 @@ impl<'a, K: KvChannel> Round<'a, K> {
         for i in self.inbound(None) {
             let passage = &mut self.passages[i];
             let reply = match &passage.error {
-                None => Reply::Accept,
+                None => Reply::Accept(passage.filled as u32),
                 Some(why) => {
                     passage.rejected = true;
                     Reply::Reject(why.clone())
@@ -253,8 +250,15 @@ impl<'a, K: KvChannel> Round<'a, K> {
             match bytes.and_then(|b| decode::<Vec<Reply>>(Kind::Reply, &b)) {
                 Ok(replies) if replies.len() == outbound.len() => {
                     for (i, reply) in outbound.into_iter().zip(replies) {
-                        if let Reply::Reject(why) = reply {
-                            self.passages[i].reject(why);
+                        let passage = &mut self.passages[i];
+                        match reply {
+                            Reply::Accept(filled) if filled as usize == passage.filled => {}
+                            Reply::Accept(0) => passage.filled = 0,
+                            Reply::Accept(filled) => {
+                                let ours = passage.filled;
+                                passage.reject(format!("{filled} blocks filled, not {ours}"));
+                            }
+                            Reply::Reject(why) => passage.reject(why),
                         }
                     }
                 }
@@ -268,11 +272,15 @@ impl<'a, K: KvChannel> Round<'a, K> {
         Ok(())
     }
 
-    /// 5. Transfer: only the accepted KV. One that stalls leaves time to agree on that.
+    /// 5. Transfer: only the accepted KV, and of it what has not been copied before. If it
+    ///    stalls, there is time left to agree on that.
     fn transfer(&mut self) {
+        for passage in &mut self.passages {
+            passage.digest = passage.copied.digest.filter(|_| passage.filled > 0);
+        }
         let ready = |list: Vec<usize>, p: &[Passage]| -> Vec<usize> {
             list.into_iter()
-                .filter(|i| p[*i].error.is_none() && !p[*i].blocks.is_empty())
+                .filter(|i| p[*i].error.is_none() && p[*i].blocks.len() > p[*i].filled)
                 .collect()
         };
         let outbound = ready(self.outbound(None), &self.passages);
@@ -282,7 +290,7 @@ impl<'a, K: KvChannel> Round<'a, K> {
         }
         let kv_move = |i: &usize, peer| KvMove {
             peer,
-            blocks: self.passages[*i].blocks.clone(),
+            blocks: self.passages[*i].blocks[self.passages[*i].filled..].to_vec(),
         };
         let sends: Vec<_> = outbound
             .iter()
@@ -296,11 +304,18 @@ impl<'a, K: KvChannel> Round<'a, K> {
         self.kv = self.to.kv.exchange(&sends, &receives, half(self.until));
         self.kv_time = began.elapsed();
         let blocks = |list: &[KvMove]| list.iter().map(|m| m.blocks.len()).sum::<usize>();
-        self.kv_blocks = blocks(&sends).max(blocks(&receives)) as u32;
+        // The rest after a copy in the background says nothing about bandwidth.
+        if self.passages.iter().all(|p| p.filled == 0) {
+            self.kv_blocks = blocks(&sends).max(blocks(&receives)) as u32;
+        }
         let outcomes = self.kv.outbound.iter().chain(&self.kv.inbound);
         for (i, outcome) in outbound.iter().chain(&inbound).zip(outcomes) {
-            self.passages[*i].digest = outcome.digest;
-            self.passages[*i].error = outcome.error.clone();
+            let passage = &mut self.passages[*i];
+            passage.digest = match passage.filled {
+                0 => outcome.digest,
+                _ => join(passage.digest, outcome.digest),
+            };
+            passage.error = outcome.error.clone();
         }
     }
 

@@ -11,7 +11,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
 
-use crate::migrate::engine::{Captured, Counts, Engine, EngineError, Outlook, Result, Source};
+use crate::migrate::engine::{
+    Captured, Counts, Engine, EngineError, Outlook, Result, Source, Watched,
+};
 use crate::wire::manifest::{Manifest, SequenceKey, Tokens};
 use crate::wire::message::{Detail, Finish, LogprobRow, Return, SequenceDetail, Sync, TokenOutput};
 
@@ -267,9 +269,9 @@ impl Engine for PyEngine {
         })
     }
 
-    fn reserve(&mut self, manifest: &Manifest) -> Result<Vec<u32>> {
+    fn reserve(&mut self, manifest: &Manifest, ticket: Option<u32>) -> Result<Vec<u32>> {
         let items = ManifestItems::from(manifest);
-        self.call(|_, adapter| adapter.call_method1("reserve", (items,))?.extract())
+        self.call(|_, adapter| adapter.call_method1("reserve", (items, ticket))?.extract())
     }
 
     fn install(&mut self, key: SequenceKey) -> Result<()> {
@@ -303,5 +305,33 @@ impl Engine for PyEngine {
 
     fn thaw(&mut self, source: Source) -> Result<()> {
         self.insist(|_, adapter| adapter.call_method1("thaw", source_items(source)).map(drop))
+    }
+
+    fn watch(&mut self, source: Source, ticket: u32) -> Result<Vec<u32>> {
+        let (list, index) = source_items(source);
+        self.call(|_, adapter| {
+            adapter
+                .call_method1("watch", (list, index, ticket))?
+                .extract()
+        })
+    }
+
+    fn watched(&mut self, ticket: u32) -> Result<Watched> {
+        self.call(|_, adapter| {
+            let found = adapter.call_method1("watched", (ticket,))?;
+            if let Ok(why) = found.extract::<String>() {
+                return Ok(Watched::Gone(why));
+            }
+            let (index, full) = found.extract()?;
+            Ok(Watched::Running { index, full })
+        })
+    }
+
+    fn prepare(&mut self, ticket: u32, blocks: u32) -> Result<Vec<u32>> {
+        self.call(|_, adapter| adapter.call_method1("prepare", (ticket, blocks))?.extract())
+    }
+
+    fn dismiss(&mut self, ticket: u32) -> Result<()> {
+        self.insist(|_, adapter| adapter.call_method1("dismiss", (ticket,)).map(drop))
     }
 }

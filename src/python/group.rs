@@ -18,7 +18,7 @@ use crate::migrate::kv_path::{KvOptions, KvPath};
 use crate::migrate::pace::Pace;
 use crate::migrate::planned::PlannedPolicy;
 use crate::migrate::policy::{Forced, ForcedPolicy, Policy};
-use crate::migrate::{MigrateError, Migrator, MoveResult, Report};
+use crate::migrate::{MigrateError, Migrator, MoveResult, Precopied, Precopy, Report};
 use crate::plan::{Gears, Mode, Options, RankCount};
 use crate::telemetry::{CheckRecord, MoveRecord, Profile};
 use crate::wire::frame::Kind;
@@ -78,6 +78,7 @@ pub struct PyGroup {
     profile: Mutex<Profile>,
     pace: Mutex<Pace>,
     adaptive: bool,
+    precopy: Precopy,
 }
 
 #[pymethods]
@@ -132,6 +133,8 @@ impl PyGroup {
                 Box::new(PlannedPolicy::new(gears.clone(), limits))
             }
         };
+        let precopy =
+            Precopy::new(options.precopy, &options.test_precopy).map_err(PyValueError::new_err)?;
         let mut libraries = LibraryOptions::from_env();
         libraries.directory = options.library_dir.map(Into::into).or(libraries.directory);
         let device = options.device;
@@ -151,15 +154,10 @@ impl PyGroup {
         let (interval, slots) = (options.check_interval, options.max_num_seqs);
         let now = Instant::now();
         let every = options.profile_interval;
+        let mut migrator = Migrator::new(dp, tp, kv, policy, options.block_size, deadline);
+        migrator.set_precopy(precopy);
         Ok(Self {
-            migrator: Mutex::new(Some(Migrator::new(
-                dp,
-                tp,
-                kv,
-                policy,
-                options.block_size,
-                deadline,
-            ))),
+            migrator: Mutex::new(Some(migrator)),
             raised,
             rank,
             profile: Mutex::new(Profile::new(
@@ -171,6 +169,7 @@ impl PyGroup {
             )),
             pace: Mutex::new(Pace::new(mode, interval, gears, slots)),
             adaptive: options.adaptive,
+            precopy,
         })
     }
 
@@ -205,12 +204,24 @@ impl PyGroup {
     /// Called before each step that counts; `steps` counts from 1.
     fn step(&self, steps: u64) {
         counters().steps += 1;
-        lock(&self.profile).step(steps, Instant::now());
+        let now = Instant::now();
+        lock(&self.profile).step(steps, now);
+        if self.precopy != Precopy::Off {
+            lock(&self.pace).step(now);
+        }
     }
 
     /// A rollout begins.
     fn restart(&self) {
         lock(&self.pace).restart();
+    }
+
+    /// The rollout ends, or the engine leaves the group: ends a copy in the background.
+    fn cancel(&self, py: Python<'_>, adapter: Py<PyAny>) -> PyResult<()> {
+        let precopied = self.run(py, adapter, |m, engine| m.cancel(engine))?;
+        count_precopied(&precopied);
+        counters().kv_bytes_moved += precopied.bytes;
+        Ok(())
     }
 
     /// Whether the adaptive trigger wants a check now, after `step` steps. `slots` is
@@ -220,13 +231,21 @@ impl PyGroup {
         lock(&self.pace).observe(step, &group, Instant::now())
     }
 
-    /// Runs one check; returns (moves committed, faults), equal on all ranks.
-    fn check(&self, py: Python<'_>, adapter: Py<PyAny>, step: u64) -> PyResult<(usize, usize)> {
+    /// Runs one check; returns (moves committed, faults, the step of the next check where
+    /// that is given), equal on all ranks.
+    fn check(
+        &self,
+        py: Python<'_>,
+        adapter: Py<PyAny>,
+        step: u64,
+    ) -> PyResult<(usize, usize, Option<u64>)> {
         let report = self.run(py, adapter, |m, engine| {
+            let (step_seconds, seconds_per_block) = lock(&self.pace).speeds();
+            m.set_speeds(step_seconds, seconds_per_block);
             let report = m.check(engine, step)?;
             let mut pace = lock(&self.pace);
             let mut all = None;
-            if self.adaptive {
+            if self.adaptive && report.resume_at.is_none() {
                 let outlook = engine.outlook().unwrap_or_default();
                 let mine = pace.measured(outlook.blocks_per_sequence, outlook.longest_remaining);
                 all = Some(m.exchange_measured(&mine)?);
@@ -234,11 +253,12 @@ impl PyGroup {
             pace.checked(step, &report, all.as_deref());
             Ok(report)
         })?;
+        count_precopied(&report.precopied);
         let record = record_of(&report);
         let mut profile = lock(&self.profile);
         profile.checked(&record);
         counters().record(self.rank, &record, profile.gear());
-        Ok((report.committed(), report.faults()))
+        Ok((report.committed(), report.faults(), report.resume_at))
     }
 
     /// The last return of a rollout; true when anything was returned to anybody.
@@ -279,6 +299,8 @@ struct GroupOptions {
     adaptive: bool,
     check_interval: u32,
     forced_plan: Option<String>,
+    precopy: bool,
+    test_precopy: String,
 }
 
 /// (listener, own rank, "host:port" by rank)
@@ -331,6 +353,18 @@ impl PyGroup {
 #[pyfunction]
 pub fn count_slot(running: u32, waiting: u32) -> i32 {
     RankCount { running, waiting }.to_slot()
+}
+
+fn count_precopied(precopied: &Precopied) {
+    for why in &precopied.aborted {
+        tracing::info!("a copy in the background was of no use: {why}");
+    }
+    let mut counters = counters();
+    counters.precopy_rounds += u64::from(precopied.rounds);
+    counters.precopied_bytes += precopied.bytes;
+    for why in &precopied.aborted {
+        *counters.precopy_aborted.entry(why.clone()).or_default() += 1;
+    }
 }
 
 fn record_of(report: &Report) -> CheckRecord {

@@ -30,6 +30,9 @@ pub fn stats(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
     items.set_item("pinned", now.pinned)?;
     items.set_item("failures", now.failures)?;
     items.set_item("kv_bytes_moved", now.kv_bytes_moved)?;
+    items.set_item("precopied_bytes", now.precopied_bytes)?;
+    items.set_item("precopy_rounds", now.precopy_rounds)?;
+    items.set_item("precopy_aborted", now.precopy_aborted)?;
     items.set_item("pause_seconds", now.pause_seconds)?;
     items.set_item("gear", now.gear)?;
     Ok(items)

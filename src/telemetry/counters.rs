@@ -73,6 +73,12 @@ pub struct Counters {
     pub failures: BTreeMap<String, u64>,
     /// KV bytes sent from here.
     pub kv_bytes_moved: u64,
+    /// KV bytes sent from here in the background; part of `kv_bytes_moved`.
+    pub precopied_bytes: u64,
+    /// Copies in the background that this rank has waited for.
+    pub precopy_rounds: u64,
+    /// Copies in the background that were of no use, by reason.
+    pub precopy_aborted: BTreeMap<String, u64>,
     /// Seconds spent in checks, from the moment that all ranks had entered.
     pub pause_seconds: f64,
     /// The group's gear after the last check; 0 before the first.
@@ -94,6 +100,9 @@ impl Counters {
             pinned: BTreeMap::new(),
             failures: BTreeMap::new(),
             kv_bytes_moved: 0,
+            precopied_bytes: 0,
+            precopy_rounds: 0,
+            precopy_aborted: BTreeMap::new(),
             pause_seconds: 0.0,
             gear: 0,
         }

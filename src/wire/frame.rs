@@ -52,11 +52,15 @@ pub enum Kind {
     Leave = 14,
     /// The peer's frame of this exchange has arrived damaged too often: it counts as not sent.
     Refused = 15,
+    /// Before a copy in the background: full KV blocks of each move.
+    Prepare = 16,
+    /// The answers to it.
+    Prepared = 17,
 }
 
 impl Kind {
     /// Every kind.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 17] = [
         Self::Hello,
         Self::Load,
         Self::Sync,
@@ -72,6 +76,8 @@ impl Kind {
         Self::Again,
         Self::Leave,
         Self::Refused,
+        Self::Prepare,
+        Self::Prepared,
     ];
 
     fn from_u16(value: u16) -> Result<Self, WireError> {

@@ -23,6 +23,8 @@ pub struct Load {
     pub has_sync: bool,
     /// The KV communicator must be made anew before KV can be sent.
     pub communicator_broken: bool,
+    /// KV is still being copied in the background.
+    pub copying: bool,
 }
 
 /// Step 2: one running sequence, in the order of the rank's running list.
@@ -49,13 +51,38 @@ pub struct Detail {
     pub healthy: bool,
     /// There is a KV communicator; otherwise the check ends here on all ranks, too.
     pub kv_ready: bool,
+    /// What the rank has measured.
+    pub speeds: Speeds,
+    /// What has become of the sequences whose KV was copied from here in the background,
+    /// in plan order.
+    pub standing: Vec<Standing>,
+}
+
+/// Step 2: what decides whether KV is copied in the background.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Speeds {
+    /// Nanoseconds of a decode step.
+    pub step_nanos: Option<u64>,
+    /// Nanoseconds per KV block sent or received.
+    pub block_nanos: Option<u64>,
+    /// The most tokens that a running sequence may still generate.
+    pub remaining: Option<u32>,
+}
+
+/// Step 2: what has become of a sequence since its KV was copied in the background.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Standing {
+    /// It still runs, with what was copied: its index in the running list.
+    Running(u32),
+    /// It does not, and why.
+    Gone(String),
 }
 
 /// Step 3: one entry per move from this rank to the receiver, in plan order.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Offer {
-    /// The sequence's state.
-    Manifest(Box<Manifest>),
+    /// The sequence's state, and how many of its KV blocks the source has copied already.
+    Manifest(Box<Manifest>, u32),
     /// Its state could not be captured.
     Withdrawn(String),
 }
@@ -63,8 +90,8 @@ pub enum Offer {
 /// Step 4: one entry per offer, in the same order.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Reply {
-    /// A slot and KV blocks are reserved.
-    Accept,
+    /// A slot and KV blocks are reserved; so many of them are filled already, at both ends.
+    Accept(u32),
     /// Not taken, and why.
     Reject(String),
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use seqshift::collective::control::{Listener, Mesh, SECRET};
 use seqshift::collective::fault::Fault;
 use seqshift::migrate::policy::Policy;
-use seqshift::migrate::{MigrateError, Migrator, Report};
+use seqshift::migrate::{MigrateError, Migrator, Precopied, Precopy, Report};
 
 use super::engine::{BLOCK_SIZE, FakeEngine, token};
 use super::faults::Faults;
@@ -43,6 +43,10 @@ pub struct Cluster {
     pub cells: Vec<Cell>,
     shape: Shape,
     step: u64,
+    /// The step of the check that a copy in the background has announced.
+    pub resume: Option<u64>,
+    /// What came of copies in the background, by cell, in the last check.
+    pub precopied: Vec<Precopied>,
     /// Name, rank of origin, prompt tokens, tokens to generate.
     requests: Vec<(String, u32, usize, u32)>,
     aborted: BTreeSet<String>,
@@ -105,6 +109,7 @@ impl Cluster {
                 fabric: fabrics[shard].clone(),
                 faults: faults.clone(),
                 broken: false,
+                running: None,
             };
             Cell {
                 engine,
@@ -116,9 +121,43 @@ impl Cluster {
             cells: meshes.into_iter().enumerate().map(cell).collect(),
             shape,
             step: 0,
+            resume: None,
+            precopied: Vec::new(),
             requests: Vec::new(),
             aborted: BTreeSet::new(),
         }
+    }
+
+    /// Steps so far.
+    pub fn now(&self) -> u64 {
+        self.step
+    }
+
+    /// Every plan is preceded by a copy in the background.
+    pub fn precopy(&mut self) {
+        for cell in &mut self.cells {
+            cell.migrator.set_precopy(Precopy::Always);
+        }
+    }
+
+    pub fn preempt(&mut self, rank: u32, name: &str) {
+        for cell in self.of(rank) {
+            cell.engine.preempt(name);
+        }
+    }
+
+    /// Steps up to the check that a copy in the background has announced.
+    pub fn step_to_resume(&mut self) {
+        let resume = self.resume.expect("nothing is being copied");
+        while self.step < resume {
+            self.step();
+        }
+    }
+
+    /// The rollout ends while KV may be copied in the background.
+    pub fn cancel(&mut self) -> Vec<Precopied> {
+        self.resume = None;
+        self.everywhere(|c, _| c.migrator.cancel(&mut c.engine).unwrap())
     }
 
     pub fn add(&mut self, rank: u32, name: &str, prompt: usize, length: u32) {
@@ -232,7 +271,10 @@ impl Cluster {
 
     /// A check that must come to its end, with the same report everywhere.
     pub fn check(&mut self) -> Report {
-        let before: Vec<usize> = self.cells.iter().map(|c| c.engine.free.len()).collect();
+        let free = |c: &Cell| {
+            c.engine.free.len() + c.engine.prepared.values().map(Vec::len).sum::<usize>()
+        };
+        let before: Vec<usize> = self.cells.iter().map(free).collect();
         let mut reports: Vec<Report> = self.try_check().into_iter().map(Result::unwrap).collect();
         for report in &reports {
             assert_eq!(report.decision, reports[0].decision);
@@ -240,9 +282,12 @@ impl Cluster {
             assert_eq!(report.kv_failed, reports[0].kv_failed);
             assert_eq!(report.faults(), reports[0].faults());
             assert_eq!(report.synced, reports[0].synced);
+            assert_eq!(report.resume_at, reports[0].resume_at);
         }
+        self.resume = reports[0].resume_at;
+        self.precopied = reports.iter().map(|r| r.precopied.clone()).collect();
         if reports[0].committed() == 0 && !reports[0].synced {
-            let after: Vec<usize> = self.cells.iter().map(|c| c.engine.free.len()).collect();
+            let after: Vec<usize> = self.cells.iter().map(free).collect();
             assert_eq!(before, after, "nothing moved, but blocks did");
         }
         self.verify();
@@ -254,7 +299,10 @@ impl Cluster {
         while self.cells.iter().any(|c| !c.engine.is_idle()) {
             assert!(self.step < 5000, "no end");
             self.step();
-            if self.step.is_multiple_of(interval) {
+            if self
+                .resume
+                .map_or(self.step.is_multiple_of(interval), |r| r == self.step)
+            {
                 between(self);
                 self.check();
             } else {
@@ -266,6 +314,7 @@ impl Cluster {
 
     /// The last return of a rollout: all results are at their origins.
     pub fn drained(&mut self) -> bool {
+        self.cancel();
         let any = self.cells.iter().any(|c| !c.engine.away.is_empty());
         let returned = self.everywhere(|c, _| c.migrator.drain(&mut c.engine).unwrap());
         assert!(returned.iter().all(|r| *r == returned[0]));
@@ -274,6 +323,7 @@ impl Cluster {
             cell.engine.settle();
             let engine = &cell.engine;
             assert_eq!(engine.free.len(), self.shape.blocks as usize);
+            assert!(engine.prepared.is_empty());
             for (name, rank, prompt, length) in &self.requests {
                 if *rank == engine.rank && !self.aborted.contains(name) {
                     assert!(engine.finished.contains(name), "{name} is not finished");

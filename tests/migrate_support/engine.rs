@@ -1,12 +1,14 @@
 //! An honest model of a serving engine: lists, blocks with contents, reservations. It fails the
 //! test when a call comes out of the protocol's order or a block does not hold what it should.
 
+mod protocol;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 
-use seqshift::migrate::engine::{Captured, Counts, Engine, EngineError, Result, Source};
-use seqshift::wire::manifest::{Manifest, SequenceKey, Tokens};
-use seqshift::wire::message::{Detail, Return, SequenceDetail, Sync, TokenOutput};
+use seqshift::migrate::engine::{EngineError, Result, Source};
+use seqshift::wire::manifest::SequenceKey;
+use seqshift::wire::message::{Return, TokenOutput};
 
 use super::faults::{Faults, Point};
 
@@ -52,6 +54,8 @@ pub struct Sequence {
     blocks: Vec<u32>,
     frozen: bool,
     gone: bool,
+    /// Times that it has lost its blocks.
+    preempted: u32,
 }
 
 impl Sequence {
@@ -60,7 +64,8 @@ impl Sequence {
     }
 
     fn computed(&self) -> usize {
-        if self.output.is_empty() {
+        // Without blocks it is about to be computed anew.
+        if self.output.is_empty() || self.blocks.is_empty() {
             0
         } else {
             self.tokens() - 1
@@ -85,6 +90,10 @@ pub struct FakeEngine {
     pub waiting: Vec<Sequence>,
     /// Whether each is installed.
     reserved: BTreeMap<SequenceKey, (Sequence, bool)>,
+    /// Sequences that are watched: name, times preempted.
+    watched: BTreeMap<u32, (String, u32)>,
+    /// Blocks held for sequences to come.
+    pub prepared: BTreeMap<u32, Vec<u32>>,
     /// Own sequences that run elsewhere.
     pub away: BTreeMap<SequenceKey, String>,
     /// What the callers have got.
@@ -114,6 +123,8 @@ impl FakeEngine {
             running: Vec::new(),
             waiting: Vec::new(),
             reserved: BTreeMap::new(),
+            watched: BTreeMap::new(),
+            prepared: BTreeMap::new(),
             away: BTreeMap::new(),
             results: BTreeMap::new(),
             finished: BTreeSet::new(),
@@ -139,7 +150,24 @@ impl FakeEngine {
             blocks: Vec::new(),
             frozen: false,
             gone: false,
+            preempted: 0,
         });
+    }
+
+    pub fn watched_names(&self) -> Vec<String> {
+        self.watched
+            .values()
+            .map(|(name, _)| name.clone())
+            .collect()
+    }
+
+    /// It loses its blocks, and is computed anew as soon as there is room.
+    pub fn preempt(&mut self, name: &str) {
+        let at = self.running.iter().position(|s| s.name == name).unwrap();
+        let mut sequence = self.running.remove(at);
+        self.free.append(&mut sequence.blocks);
+        sequence.preempted += 1;
+        self.waiting.insert(0, sequence);
     }
 
     /// The caller wants no more of it.
@@ -175,7 +203,8 @@ impl FakeEngine {
         }
         assert!(self.reserved.is_empty(), "left: {:?}", self.reserved);
         let held = self.running.iter().chain(&self.waiting);
-        let held = held.flat_map(|s| &s.blocks).chain(&self.free).copied();
+        let held = held.flat_map(|s| &s.blocks).chain(&self.free);
+        let held = held.chain(self.prepared.values().flatten()).copied();
         let held: BTreeSet<u32> = held.collect();
         let all = self.memory.lock().unwrap().len();
         assert_eq!(held.len(), all, "blocks were lost or given out twice");
@@ -290,209 +319,5 @@ fn check_contents(sequence: &Sequence, shard: u32, memory: &[Block]) {
         let have = memory[block][at % BLOCK_SIZE as usize];
         let want = content(sequence, shard, at);
         assert_eq!(have, want, "KV of {} at {at}", sequence.name);
-    }
-}
-
-impl Engine for FakeEngine {
-    fn counts(&mut self) -> Result<Counts> {
-        self.enter(Phase::Counts);
-        self.fails(Point::Counts)?;
-        Ok(Counts {
-            running: self.running.len() as u32,
-            waiting: self.waiting.len() as u32,
-            free_kv_blocks: self.free.len() as u32,
-            max_num_seqs: self.slots as u32,
-            has_sync: !self.outgoing.is_empty() || !self.aborts.is_empty(),
-        })
-    }
-
-    fn detail(&mut self) -> Result<Detail> {
-        self.enter(Phase::Detail);
-        self.fails(Point::Detail)?;
-        let blocks = |tokens: usize| (tokens as u32).div_ceil(BLOCK_SIZE);
-        let one = |s: &Sequence| SequenceDetail {
-            key: s.key,
-            kv_blocks: blocks(s.computed()),
-            movable: true,
-        };
-        let promised = self.promised();
-        Ok(Detail {
-            running: self.running.iter().map(one).collect(),
-            waiting_blocks: self
-                .waiting
-                .iter()
-                .map(|s| blocks(s.prompt.len()))
-                .collect(),
-            free_kv_blocks: self.free.len().saturating_sub(promised) as u32,
-            ..Detail::default()
-        })
-    }
-
-    fn take_sync(&mut self, ranks: u32) -> Result<Vec<Sync>> {
-        self.enter(Phase::Sync);
-        let mut all = vec![Sync::default(); ranks as usize];
-        for (key, one) in std::mem::take(&mut self.outgoing) {
-            assert_ne!(key.origin, self.rank);
-            all[key.origin as usize].returns.push(one);
-        }
-        let aborts = std::mem::take(&mut self.aborts);
-        for (rank, sync) in (0..).zip(&mut all) {
-            if rank != self.rank {
-                sync.aborts.clone_from(&aborts);
-            }
-        }
-        Ok(all)
-    }
-
-    fn accept_sync(&mut self, sync: Sync) -> Result<()> {
-        self.enter(Phase::Sync);
-        for one in sync.returns {
-            let Some(name) = self.away.get(&one.key) else {
-                assert!(self.aborted.contains(&one.key), "{:?}", one.key);
-                continue;
-            };
-            let tokens = one.outputs.iter().flat_map(|o| &o.token_ids);
-            self.results.get_mut(name).unwrap().extend(tokens);
-            if one.done {
-                self.finished.insert(name.clone());
-                self.away.remove(&one.key);
-            }
-        }
-        for key in sync.aborts {
-            self.outgoing.remove(&key);
-            self.remove(|s| s.key == Some(key));
-        }
-        Ok(())
-    }
-
-    fn capture(&mut self, source: Source) -> Result<Captured> {
-        self.enter(Phase::Capture);
-        self.fails(Point::Capture)?;
-        let contradicts = self.faults.fires(Point::Manifest);
-        let next = SequenceKey {
-            origin: self.rank,
-            serial: self.serial,
-        };
-        self.serial += 1;
-        let sequence = self.at(source);
-        assert!(!sequence.frozen, "captured twice");
-        sequence.frozen = true;
-        let computed = sequence.computed() as u32;
-        let kv_blocks = computed.div_ceil(BLOCK_SIZE);
-        Ok(Captured {
-            blocks: sequence.blocks[..kv_blocks as usize].to_vec(),
-            manifest: Manifest {
-                key: *sequence.key.get_or_insert(next),
-                request_id: sequence.name.clone(),
-                hops: sequence.hops,
-                prompt: Tokens(sequence.prompt.clone()),
-                output: Tokens(sequence.output.clone()),
-                sampling_params: sequence.length.to_le_bytes().to_vec(),
-                eos_token_id: None,
-                cache_salt: None,
-                num_computed_tokens: computed,
-                num_cached_tokens: 0,
-                generator_state: None,
-                kv_blocks: kv_blocks + u32::from(contradicts),
-            },
-        })
-    }
-
-    fn reserve(&mut self, manifest: &Manifest) -> Result<Vec<u32>> {
-        self.enter(Phase::Reserve);
-        self.fails(Point::Reserve)?;
-        let length = manifest.sampling_params.as_slice().try_into().unwrap();
-        let mut sequence = Sequence {
-            name: manifest.request_id.clone(),
-            key: Some(manifest.key),
-            prompt: manifest.prompt.0.clone(),
-            output: manifest.output.0.clone(),
-            length: u32::from_le_bytes(length),
-            hops: manifest.hops + 1,
-            blocks: Vec::new(),
-            frozen: false,
-            gone: false,
-        };
-        if manifest.kv_blocks > 0 {
-            let arriving = self.reserved.values().filter(|(s, _)| !s.output.is_empty());
-            if self.running.len() + arriving.count() >= self.slots {
-                return Err(EngineError("no slot".into()));
-            }
-            if self.free.len() < self.promised() + sequence.to_come() {
-                return Err(EngineError("no blocks".into()));
-            }
-        }
-        let from = self.free.len() - manifest.kv_blocks as usize;
-        sequence.blocks = self.free.split_off(from);
-        let mut blocks = sequence.blocks.clone();
-        let twice = self.reserved.insert(manifest.key, (sequence, false));
-        assert!(twice.is_none(), "reserved twice");
-        if self.faults.fires(Point::Blocks) {
-            blocks.pop();
-        }
-        Ok(blocks)
-    }
-
-    fn install(&mut self, key: SequenceKey) -> Result<()> {
-        self.enter(Phase::Install);
-        self.fails(Point::Install)?;
-        let (_, installed) = self.reserved.get_mut(&key).unwrap();
-        assert!(!std::mem::replace(installed, true), "installed twice");
-        Ok(())
-    }
-
-    fn activate(&mut self, key: SequenceKey) -> Result<()> {
-        self.commit();
-        self.fails(Point::Activate)?;
-        let (sequence, installed) = self.reserved.remove(&key).unwrap();
-        assert!(installed);
-        check_contents(&sequence, self.shard, &self.memory.lock().unwrap());
-        if key.origin == self.rank {
-            assert_eq!(self.away.remove(&key), Some(sequence.name.clone()));
-            // Everything generated elsewhere came home before.
-            assert_eq!(self.results[&sequence.name], sequence.output);
-        }
-        let has_kv = !sequence.output.is_empty();
-        let list = if has_kv {
-            &mut self.running
-        } else {
-            &mut self.waiting
-        };
-        list.push(sequence);
-        Ok(())
-    }
-
-    fn release(&mut self, key: SequenceKey) -> Result<()> {
-        self.commit();
-        self.fails(Point::Release)?;
-        let (sequence, _) = self.reserved.remove(&key).unwrap();
-        self.free.extend(sequence.blocks);
-        Ok(())
-    }
-
-    fn forget(&mut self, source: Source, to: u32) -> Result<()> {
-        self.commit();
-        self.fails(Point::Forget)?;
-        let rank = self.rank;
-        assert_ne!(to, rank);
-        let sequence = self.at(source);
-        assert!(std::mem::replace(&mut sequence.frozen, false) && !sequence.gone);
-        sequence.gone = true;
-        let (key, name) = (sequence.key.unwrap(), sequence.name.clone());
-        let blocks = std::mem::take(&mut sequence.blocks);
-        self.free.extend(blocks);
-        assert!(!self.outgoing.contains_key(&key), "tokens left behind");
-        if key.origin == rank {
-            self.away.insert(key, name);
-        }
-        Ok(())
-    }
-
-    fn thaw(&mut self, source: Source) -> Result<()> {
-        self.commit();
-        self.fails(Point::Thaw)?;
-        let sequence = self.at(source);
-        assert!(std::mem::replace(&mut sequence.frozen, false), "not frozen");
-        Ok(())
     }
 }

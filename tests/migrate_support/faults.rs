@@ -22,6 +22,14 @@ pub enum Point {
     /// The communicator breaks before anything is sent.
     Break,
     Restore,
+    Watch,
+    Watched,
+    Prepare,
+    Dismiss,
+    /// The sender sends nothing; the receiver waits to the end.
+    Stall,
+    /// The exchange in the background takes as long as its deadline allows.
+    Linger,
     Install,
     Forget,
     Thaw,

@@ -2,10 +2,11 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex};
-use std::time::Instant;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use seqshift::collective::control::Mesh;
-use seqshift::migrate::channel::{KvChannel, KvMove, KvOutcome, KvReport};
+use seqshift::migrate::channel::{Background, KvChannel, KvMove, KvOutcome, KvReport};
 use seqshift::wire::frame::Kind;
 
 use super::engine::{Block, Memory, mix};
@@ -27,6 +28,7 @@ pub struct FakeKv {
     pub fabric: Arc<Fabric>,
     pub faults: Faults,
     pub broken: bool,
+    pub running: Option<JoinHandle<(KvReport, bool)>>,
 }
 
 fn failed(why: &str) -> KvOutcome {
@@ -87,7 +89,7 @@ impl FakeKv {
 
 impl KvChannel for FakeKv {
     fn broken(&self) -> bool {
-        self.broken
+        self.running.is_none() && self.broken
     }
 
     fn restore(&mut self, control: &mut Mesh, deadline: Instant) -> Result<(), String> {
@@ -115,10 +117,12 @@ impl KvChannel for FakeKv {
             report.inbound = vec![failed("broken"); inbound.len()];
             return report;
         }
-        for one in outbound {
+        let stalls = self.faults.fires(Point::Stall);
+        for one in outbound.iter().filter(|_| !stalls) {
             report.outbound.push(self.send(one.peer, &one.blocks));
             report.bytes += (one.blocks.len() * size_of::<Block>()) as u64;
         }
+        report.outbound.resize(outbound.len(), failed("stalled"));
         for one in inbound {
             let outcome = self.receive(one.peer, &one.blocks, deadline);
             self.broken |= outcome.is_none();
@@ -126,5 +130,42 @@ impl KvChannel for FakeKv {
         }
         report.broken = self.broken;
         report
+    }
+
+    fn block_bytes(&self) -> u64 {
+        size_of::<Block>() as u64
+    }
+
+    fn begin(&mut self, outbound: Vec<KvMove>, inbound: Vec<KvMove>, deadline: Instant) {
+        assert!(self.running.is_none());
+        let mut copy = Self {
+            memory: self.memory.clone(),
+            fabric: self.fabric.clone(),
+            faults: self.faults.clone(),
+            running: None,
+            ..*self
+        };
+        self.running = Some(std::thread::spawn(move || {
+            let report = copy.exchange(&outbound, &inbound, deadline);
+            if copy.faults.fires(Point::Linger) {
+                let left = deadline.saturating_duration_since(Instant::now());
+                std::thread::sleep(left);
+            }
+            (report, copy.broken)
+        }));
+    }
+
+    fn copying(&self) -> bool {
+        self.running.as_ref().is_some_and(|r| !r.is_finished())
+    }
+
+    fn finish(&mut self) -> Result<Background, String> {
+        let Some(running) = self.running.take() else {
+            return Ok(Background::default());
+        };
+        let (report, broken) = running.join().unwrap();
+        self.broken = broken;
+        let elapsed = Duration::ZERO;
+        Ok(Background { report, elapsed })
     }
 }

@@ -40,7 +40,7 @@ fn probe<T: Serialize + DeserializeOwned>(kind: Kind, bytes: &[u8]) -> bool {
 
 fn probe_offers(kind: Kind, bytes: &[u8]) -> bool {
     for offer in decode::<Vec<Offer>>(kind, bytes).into_iter().flatten() {
-        if let Offer::Manifest(manifest) = offer {
+        if let Offer::Manifest(manifest, _) = offer {
             // Only that it does not panic.
             let _ = manifest.validate(16);
         }
@@ -49,7 +49,7 @@ fn probe_offers(kind: Kind, bytes: &[u8]) -> bool {
 }
 
 type Probe = fn(Kind, &[u8]) -> bool;
-const PROBES: [(Kind, Probe); 8] = [
+const PROBES: [(Kind, Probe); 10] = [
     (Kind::Load, probe::<Load>),
     (Kind::Detail, probe::<Detail>),
     (Kind::Offer, probe_offers),
@@ -58,6 +58,8 @@ const PROBES: [(Kind, Probe); 8] = [
     (Kind::Sync, probe::<(bool, Sync)>),
     (Kind::Shard, probe::<ShardVotes>),
     (Kind::Measured, probe::<Measured>),
+    (Kind::Prepare, probe::<Vec<(u32, u32)>>),
+    (Kind::Prepared, probe::<Vec<bool>>),
 ];
 
 /// Encoded messages of each kind, in the order of [`PROBES`].
@@ -81,6 +83,8 @@ fn corpus(seed: u64) -> Vec<Vec<Vec<u8>>> {
         draw(messages::sync().prop_map(|m| encode(&m)).boxed()),
         draw(messages::votes().prop_map(|m| encode(&m)).boxed()),
         draw(messages::measured().prop_map(|m| encode(&m)).boxed()),
+        draw(messages::ranges().prop_map(|m| encode(&m)).boxed()),
+        draw(messages::taken().prop_map(|m| encode(&m)).boxed()),
     ]
 }
 

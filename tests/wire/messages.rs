@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use seqshift::wire::manifest::{Manifest, SequenceKey, Tokens};
 use seqshift::wire::message::{
     Detail, Finish, Load, LogprobRow, Measured, MoveOutcome, Offer, Outcome, Reply, Return,
-    SequenceDetail, ShardVotes, Sync, TokenOutput, Vote,
+    SequenceDetail, ShardVotes, Speeds, Standing, Sync, TokenOutput, Vote,
 };
 
 /// Text of several alphabets, empty text included.
@@ -49,7 +49,7 @@ pub fn manifest() -> impl Strategy<Value = Manifest> {
 }
 
 pub fn load() -> impl Strategy<Value = Load> {
-    (any::<u64>(), any::<[u32; 4]>(), any::<[bool; 3]>()).prop_map(|(step, counts, flags)| Load {
+    (any::<u64>(), any::<[u32; 4]>(), any::<[bool; 4]>()).prop_map(|(step, counts, flags)| Load {
         step,
         running: counts[0],
         waiting: counts[1],
@@ -58,6 +58,7 @@ pub fn load() -> impl Strategy<Value = Load> {
         healthy: flags[0],
         has_sync: flags[1],
         communicator_broken: flags[2],
+        copying: flags[3],
     })
 }
 
@@ -70,31 +71,48 @@ pub fn detail() -> impl Strategy<Value = Detail> {
                 movable,
             }
         });
+    let standing = prop_oneof![
+        any::<u32>().prop_map(Standing::Running),
+        text().prop_map(Standing::Gone)
+    ];
     (
         vec(sequence, 0..20),
         vec(any::<u32>(), 0..20),
         any::<u32>(),
         any::<[bool; 2]>(),
+        any::<(Option<u64>, Option<u64>, Option<u32>)>(),
+        vec(standing, 0..4),
     )
-        .prop_map(|(running, waiting_blocks, free_kv_blocks, flags)| Detail {
-            running,
-            waiting_blocks,
-            free_kv_blocks,
-            healthy: flags[0],
-            kv_ready: flags[1],
-        })
+        .prop_map(
+            |(running, waiting_blocks, free_kv_blocks, flags, speeds, standing)| Detail {
+                running,
+                waiting_blocks,
+                free_kv_blocks,
+                healthy: flags[0],
+                kv_ready: flags[1],
+                speeds: Speeds {
+                    step_nanos: speeds.0,
+                    block_nanos: speeds.1,
+                    remaining: speeds.2,
+                },
+                standing,
+            },
+        )
 }
 
 pub fn offers() -> impl Strategy<Value = Vec<Offer>> {
     let offer = prop_oneof![
-        manifest().prop_map(|m| Offer::Manifest(Box::new(m))),
+        (manifest(), any::<u32>()).prop_map(|(m, copied)| Offer::Manifest(Box::new(m), copied)),
         text().prop_map(Offer::Withdrawn),
     ];
     vec(offer, 0..4)
 }
 
 pub fn replies() -> impl Strategy<Value = Vec<Reply>> {
-    let reply = prop_oneof![Just(Reply::Accept), text().prop_map(Reply::Reject)];
+    let reply = prop_oneof![
+        any::<u32>().prop_map(Reply::Accept),
+        text().prop_map(Reply::Reject)
+    ];
     vec(reply, 0..10)
 }
 
@@ -155,6 +173,15 @@ pub fn votes() -> impl Strategy<Value = ShardVotes> {
     let vote =
         (option::of(text()), any::<bool>()).prop_map(|(error, rejected)| Vote { error, rejected });
     (any::<u64>(), vec(vote, 0..10)).prop_map(|(plan, votes)| ShardVotes { plan, votes })
+}
+
+/// What a source offers to copy in the background, and what its destination takes.
+pub fn ranges() -> impl Strategy<Value = Vec<(u32, u32)>> {
+    vec(any::<(u32, u32)>(), 0..10)
+}
+
+pub fn taken() -> impl Strategy<Value = Vec<bool>> {
+    vec(any::<bool>(), 0..10)
 }
 
 pub fn measured() -> impl Strategy<Value = Measured> {

@@ -2,8 +2,9 @@
 
 Of `EngineState`, the native side calls `counts`, `detail`, `capture`, `reserve`,
 `install`, `activate`, `release`, `forget`, `thaw`, `take_sync` and `accept_sync`, in the
-order of the protocol. `settle`, `take_sync`, `accept_sync` and what follows the exchange of outcomes (`activate`,
-`release`, `forget`, `thaw`) are called once more when they raise. What a move must carry, and why in this way:
+order of the protocol, and for copies in the background `watch`, `watched`, `prepare` and `dismiss`. `settle`,
+`take_sync`, `accept_sync`, `dismiss` and what follows the exchange of outcomes (`activate`, `release`, `forget`,
+`thaw`) are called once more when they raise. What a move must carry, and why in this way:
 
 * A decoding request has KV for all tokens but the last, and the runner's own copy lacks that last token until the
   next step; so a request is movable iff it runs, has output, and `num_computed_tokens == num_tokens - 1`.
@@ -28,6 +29,7 @@ from vllm.v1.structured_output.request import StructuredOutputRequest
 from vllm.v1.worker.gpu_input_batch import CachedRequestState
 
 from seqshift._native import count_slot
+from seqshift.adapters.vllm_0_9_1.copies import Copies
 from seqshift.adapters.vllm_0_9_1.returns import Away, Foreign, Returns
 from seqshift.adapters.vllm_0_9_1.values import split, sub_cache
 
@@ -61,6 +63,7 @@ class EngineState(Returns):
         self.runner = core.model_executor.driver_worker.worker.model_runner
         self.block_size = self.blocks.block_size
         self.reserved: dict[tuple[int, int], Reservation] = {}
+        self._copies = Copies(self.scheduler, self.runner)
         self._serial = 0
         self._count_pinned = count_pinned
         # Requests whose reason has been counted; a request pinned for good is not examined again.
@@ -259,8 +262,8 @@ class EngineState(Returns):
 
     # --- Step 4: reserve ---
 
-    def reserve(self, manifest: dict) -> list[int]:
-        """Reserves a slot and KV blocks; returns the blocks.
+    def reserve(self, manifest: dict, ticket: int | None = None) -> list[int]:
+        """Reserves a slot and KV blocks; returns the blocks, those held for the ticket first.
 
         Raises:
             Rejected: says what is missing.
@@ -300,7 +303,10 @@ class EngineState(Returns):
             arriving = sum(1 for r in self.reserved.values() if r.request.num_computed_tokens)
             if len(scheduler.running) + arriving >= scheduler.max_num_running_reqs:
                 raise Rejected(f"max_num_seqs is {scheduler.max_num_running_reqs} here")
+            if ticket is not None:
+                self._copies.claim(ticket, request_id)
             if self.blocks.allocate_slots(request, computed, delay_cache_blocks=True) is None:
+                self.blocks.free(request)
                 free = self.blocks.block_pool.get_num_free_blocks()
                 raise Rejected(f"{manifest['kv_blocks']} KV blocks wanted, {free} free here")
             request.num_computed_tokens = computed
@@ -314,6 +320,28 @@ class EngineState(Returns):
         if request_id in self.scheduler.finished_req_ids:
             self.scheduler.finished_req_ids.discard(request_id)
             self._drop_from_runner(request_id)
+
+    # --- Before: a copy in the background ---
+
+    def watch(self, where: str, index: int, ticket: int) -> list[int]:
+        """Full KV blocks of a request that goes on running."""
+        return self._copies.watch(self._source(where, index), ticket)
+
+    def watched(self, ticket: int) -> tuple[int, list[int]] | str:
+        """(index of the request in the running list, its full KV blocks), or why it does not run as it did."""
+        return self._copies.watched(self._running, ticket)
+
+    def prepare(self, ticket: int, count: int) -> list[int]:
+        """Holds KV blocks for a request to come.
+
+        Raises:
+            ValueError: there are too few.
+        """
+        return self._copies.prepare(ticket, count, self._free())
+
+    def dismiss(self, ticket: int) -> None:
+        """Forgets a ticket; what is still held is free."""
+        self._copies.dismiss(ticket)
 
     # --- Step 6: commit ---
 
