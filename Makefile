@@ -82,7 +82,7 @@ faults: build bed
 
 # Random rollouts; SEQSHIFT_SOAK_ROLLOUTS (200) says how many, SEQSHIFT_SOAK_SEED repeats a run.
 soak: build bed
-	PYTHONPATH=tests $(BIN)/python -m bed.soak
+	PYTHONPATH=tests $(BIN)/python -m bed.soak_run
 
 lint: $(VENV)/tools.stamp
 	$(CARGO) fmt --all -- --check

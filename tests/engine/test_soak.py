@@ -5,7 +5,7 @@ Ten of them here; `make soak` runs two hundred and also measures how memory grow
 
 from __future__ import annotations
 
-from bed.soak import new_seed, run_soak
+from bed.soak_run import new_seed, run_soak
 
 
 def test_ten_random_rollouts(bed):

@@ -1,0 +1,127 @@
+"""The soak: random rollouts over several groups, judged, and what their processes hold measured.
+
+`python -m bed.soak_run` (make soak) runs 200 rollouts. SEQSHIFT_SOAK_ROLLOUTS says how many, SEQSHIFT_SOAK_SEED repeats
+a run.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import statistics
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bed.fault_run import Outcome
+from bed.soak import Draw, Usage, draw, soak
+from bed.verify import verify
+
+SEED, ROLLOUTS = "SEQSHIFT_SOAK_SEED", "SEQSHIFT_SOAK_ROLLOUTS"
+SECONDS_PER_ROLLOUT = 40
+# Growth is measured after so large a part of an engine's rollouts, and only where there are enough of them.
+WARM_UP = 0.4
+FEWEST_FOR_GROWTH = 30
+MOST_GROWTH = 0.01
+
+
+@dataclass
+class Found:
+    """What a soak has found."""
+
+    rollouts: int = 0
+    faults: int = 0
+    moved: int = 0
+    problems: list[str] = field(default_factory=list)
+    growth: list[float] = field(default_factory=list)
+
+
+def judge(one: Draw, ranks: list[Outcome], found: Found) -> None:
+    """Checks one rollout."""
+    pairs = [[outcome.pair] for outcome in ranks]
+    found.rollouts += 1
+    found.faults += any(count for outcome in ranks for _, count in outcome.met)
+    found.moved += sum(pair.hooked.stats["sequences_moved"] for (pair,) in pairs)
+    try:
+        verify(pairs)
+        for name in ("checks", "faults"):
+            values = [pair.hooked.stats[name] for (pair,) in pairs]
+            assert len(set(values)) == 1, f"{name} differ: {values}"
+    except AssertionError as error:
+        found.problems.append(f"rollout {one.number}, {one.cell}, plan {one.plan}, {one.config}: {error}")
+
+
+def grown(seen: list[Usage], where: str, found: Found) -> None:
+    """Checks what a rank held after each of its rollouts."""
+    first, last = seen[0], seen[-1]
+    for name in ("handles", "threads"):
+        if getattr(last, name) > getattr(first, name):
+            values = [getattr(one, name) for one in seen]
+            found.problems.append(f"{where}: {name} grew from {values[0]} to {values[-1]}: {values}")
+    if last.mock != first.mock:
+        found.problems.append(f"{where}: live objects of the mock: {first.mock} after the first, {last.mock} now")
+    if len(seen) >= FEWEST_FOR_GROWTH:
+        begin = int(WARM_UP * len(seen))
+        part = max(3, len(seen) // 10)
+        before = statistics.median(one.rss for one in seen[begin : begin + part])
+        growth = statistics.median(one.rss for one in seen[-part:]) / before - 1
+        found.growth.append(growth)
+        if growth >= MOST_GROWTH:
+            found.problems.append(f"{where}: RSS grew by {growth:.2%}: {[one.rss >> 20 for one in seen]} MiB")
+
+
+def run_soak(bed: Any, seed: int, rollouts: int, groups: tuple[tuple[int, int], ...]) -> Found:
+    """Shares the rollouts among groups of (DP ranks, max_num_seqs), each one engine start."""
+    found = Found()
+    before = set(os.listdir("/dev/shm"))
+    first = 0
+    for index, (dp, slots) in enumerate(groups):
+        count = (rollouts - first) // (len(groups) - index)
+        numbers, first = range(first, first + count), first + count
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            env = {rank: {"SEQSHIFT_MOCK_CONTROL": str(folder / f"control{rank}")} for rank in range(dp)}
+            deadline = 120 + SECONDS_PER_ROLLOUT * len(numbers)
+            ranks = bed.run(soak, seed, numbers, slots, folder, dp=dp, rank_env=env, deadline=deadline)
+            for number in numbers:
+                outcomes = [pickle.loads((folder / f"{number}-{rank}").read_bytes()) for rank in range(dp)]
+                judge(draw(seed, number, dp, slots), outcomes, found)
+        for rank, seen in enumerate(ranks):
+            grown(seen, f"DP={dp}, rank {rank}", found)
+        print(f"DP={dp}: {len(numbers)} rollouts, RSS {[seen[-1].rss >> 20 for seen in ranks]} MiB", flush=True)
+    if left := set(os.listdir("/dev/shm")) - before:
+        found.problems.append(f"left in /dev/shm: {left}")
+    return found
+
+
+def new_seed() -> int:
+    """The seed that the environment gives, or a new one; printed, since it repeats a run."""
+    seed = int(os.environ.get(SEED) or time.time_ns() % 1_000_000)
+    print(f"{SEED}={seed}", flush=True)
+    return seed
+
+
+GROUPS = ((2, 16), (3, 6), (4, 16))
+
+
+def main() -> int:
+    """Runs the soak."""
+    from seqshift.cpu_bed.ranks import Bed
+
+    seed = new_seed()
+    bed = Bed().start()
+    try:
+        found = run_soak(bed, seed, int(os.environ.get(ROLLOUTS) or 200), GROUPS)
+    finally:
+        bed.stop()
+    growth = f", RSS grew by at most {max(found.growth):.2%}" if found.growth else ""
+    print(f"{found.rollouts} rollouts, {found.faults} with a fault that was met, {found.moved} sequences moved{growth}")
+    print("\n".join(found.problems) or "no difference, nothing left")
+    return int(bool(found.problems))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
