@@ -397,6 +397,21 @@ fn drain_brings_what_the_last_check_could_not() {
 }
 
 #[test]
+fn results_lost_on_one_shard_stop_all_shards() {
+    let shape = Shape { shards: 2, ..SHAPE };
+    let fault = "rank=1,kind=Drain,action=corrupt,times=4";
+    let mut cluster = started(shape, script(&[&[run(0, 1, 0)]]), Some(fault));
+    assert_eq!(cluster.check().committed(), 1);
+    for _ in 0..40 {
+        cluster.step();
+    }
+    // The fault is shard 0's alone.
+    for result in cluster.try_drain() {
+        assert!(result.is_err());
+    }
+}
+
+#[test]
 fn abort_reaches_whoever_runs_the_sequence() {
     let shape = Shape {
         ranks: 3,

@@ -244,7 +244,11 @@ impl<K: KvChannel> Migrator<K> {
     /// As [`Migrator::check`].
     pub fn drain(&mut self, engine: &mut dyn Engine) -> Result<bool, MigrateError> {
         let until = Instant::now() + ENTRY;
-        let result = self.sync(engine, Kind::Drain, until);
+        let result = self.sync(engine, Kind::Drain, until).and_then(|returned| {
+            // A shard whose results are lost must not stop alone.
+            self.shards(&ShardVotes::default(), until)?;
+            Ok(returned)
+        });
         self.stop_on_error(result)
     }
 

@@ -312,6 +312,14 @@ impl Cluster {
         self.drained();
     }
 
+    /// The last return of every cell, whatever comes of it.
+    pub fn try_drain(&mut self) -> Vec<Result<bool, MigrateError>> {
+        self.everywhere(|cell, _| {
+            cell.engine.begin();
+            cell.migrator.drain(&mut cell.engine)
+        })
+    }
+
     /// The last return of a rollout: all results are at their origins.
     pub fn drained(&mut self) -> bool {
         self.cancel();
