@@ -24,7 +24,7 @@ ACL_OUT_OF_MEMORY = 207001
 HCCL_MEMORY = 3
 HCCL_INTERNAL = 4
 # Half of it is what a stalled transfer costs.
-DEADLINE_SECONDS = 3
+DEADLINE_SECONDS = 4
 FOR_EVER = 0
 
 
@@ -127,7 +127,7 @@ LOST = {
 }
 
 
-def messages(rank: int, shard: int, tp: int) -> Iterator[Cell]:
+def messages(rank: int, shard: int, dp: int, tp: int) -> Iterator[Cell]:
     """Every kind of message, damaged in every way."""
     kinds = dict(KINDS)
     if tp > 1:
@@ -137,7 +137,9 @@ def messages(rank: int, shard: int, tp: int) -> Iterator[Cell]:
             if kind == "Drain" and first > 1:
                 # Sent once.
                 continue
-            yield Cell(step, f"{kind} {name}", rank, shard, (Frame(kind, action, first, count),))
+            # Each peer's frame is late by itself, one after the other.
+            frame = Frame(kind, action, first, count, 1500 // (dp - 1))
+            yield Cell(step, f"{kind} {name}", rank, shard, (frame,))
         for name, (action, first, count) in LOST.items():
             frame = Frame(kind, action, first, count)
             if kind in ("Offer", "Reply"):
@@ -289,7 +291,7 @@ def everything(rank: int, shard: int, dp: int, tp: int) -> list[Cell]:
     """All cells of one process."""
     return [
         *starting(rank, shard),
-        *messages(rank, shard, tp),
+        *messages(rank, shard, dp, tp),
         *adapter(rank, shard, dp),
         *transfer(rank, shard),
     ]

@@ -85,13 +85,18 @@ def run_soak(bed: Any, seed: int, rollouts: int, groups: tuple[tuple[int, int], 
             folder = Path(name)
             env = {rank: {"SEQSHIFT_MOCK_CONTROL": str(folder / f"control{rank}")} for rank in range(dp)}
             deadline = 120 + SECONDS_PER_ROLLOUT * len(numbers)
-            ranks = bed.run(soak, seed, numbers, slots, folder, dp=dp, rank_env=env, deadline=deadline)
+            try:
+                ranks = bed.run(soak, seed, numbers, slots, folder, dp=dp, rank_env=env, deadline=deadline)
+            except AssertionError as error:
+                # The log of a rank names the rollout that ended it.
+                found.problems.append(f"DP={dp}: {error}")
+                continue
             for number in numbers:
                 outcomes = [pickle.loads((folder / f"{number}-{rank}").read_bytes()) for rank in range(dp)]
                 judge(draw(seed, number, dp, slots), outcomes, found)
         for rank, seen in enumerate(ranks):
             grown(seen, f"DP={dp}, rank {rank}", found)
-        print(f"DP={dp}: {len(numbers)} rollouts, RSS {[seen[-1].rss >> 20 for seen in ranks]} MiB", flush=True)
+        print(f"DP={dp}: {len(numbers)} rollouts, {len(found.problems)} problems so far", flush=True)
     if left := set(os.listdir("/dev/shm")) - before:
         found.problems.append(f"left in /dev/shm: {left}")
     return found
