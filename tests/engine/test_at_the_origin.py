@@ -187,6 +187,36 @@ def test_streams(bed):
     assert sum(moved for _, _, moved in ranks) >= 50
 
 
+def parents(ctx):
+    """Rank 0 aborts a parent of four samples, everything, or one sample, while some of them are away."""
+    with rollout.hooks(OFTEN):
+        llm = make_llm(ctx)
+    engine = llm.llm_engine
+    found = []
+    with rollout.hooks(OFTEN, "shuffle"):
+        for what in ("parent", "all", "sample"):
+            for index, (prompt, params) in enumerate(zip(*workload.several(ctx.dp_rank).as_vllm())):
+                engine.add_request(f"{index}", prompt, params)
+            ids = {"parent": ["0"], "all": list(engine.output_processor.request_states), "sample": ["1_0"]}
+            done, step = [], 0
+            while engine.has_unfinished_requests():
+                if step == 22 and ctx.dp_rank == 0:
+                    engine.abort_request(ids[what])
+                done += [o.request_id for o in engine.step() if o.finished]
+                step += 1
+            after = state(llm)
+            left = [name for name in EMPTY if after[name] and name != "output_processor.parent_requests"]
+            found.append((sorted(done), left, "process_outputs" in vars(engine.output_processor)))
+    return found
+
+
+def test_samples_of_an_aborted_parent(bed):
+    first, second = bed.run(parents, deadline=180)
+    # Without all its samples vLLM never finishes a parent.
+    assert first == [(["1", "2"], [], False), ([], [], False), (["1", "2"], [], False)]
+    assert second == [(["0", "1", "2"], [], False)] * 3
+
+
 TOGETHER = [
     # Twelve sequences finish in and just after the step of the check; the others go on.
     Case("given", {"outputs": [[120 + 3 * i for i in range(8)], [20 + late] * 12]}, {"check_interval": 20}, plan)

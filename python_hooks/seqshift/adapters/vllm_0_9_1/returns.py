@@ -69,6 +69,13 @@ class Returns:
         On the instance, since a step that moves nothing should not pay for it, and foreign requests and results come
         and go in checks only.
         """
+        if self._samples:
+            # Without those that were aborted.
+            parents, states = self.processor.parent_requests, self.processor.request_states
+            living = [
+                i for i in self._samples if i in parents and not states.keys().isdisjoint(parents[i].child_requests)
+            ]
+            self._samples = {i: self._samples[i] for i in living}
         if on if on is not None else (self.foreign or self.delivery or self._samples):
             self.processor.process_outputs = self._process_outputs
         else:
