@@ -26,6 +26,8 @@ SECONDS_PER_ROLLOUT = 40
 WARM_UP = 0.4
 FEWEST_FOR_GROWTH = 30
 MOST_GROWTH = 0.01
+# A count that reaches a new height so often keeps growing.
+FEWEST_RISES = 3
 
 
 @dataclass
@@ -54,15 +56,24 @@ def judge(one: Draw, ranks: list[Outcome], found: Found) -> None:
         found.problems.append(f"rollout {one.number}, {one.cell}, plan {one.plan}, {one.config}: {error}")
 
 
+def leaks(counts: list[int]) -> bool:
+    """Whether a count taken after each rollout keeps growing.
+
+    What is made once may come at any time, and what a lost device holds stays; a leak comes again.
+    """
+    rises = sum(later > max(counts[: index + 1]) for index, later in enumerate(counts[1:]))
+    half = len(counts) // 2
+    return rises >= FEWEST_RISES and min(counts[half:]) > counts[0]
+
+
 def grown(seen: list[Usage], where: str, found: Found) -> None:
     """Checks what a rank held after each of its rollouts."""
-    first, last = seen[0], seen[-1]
-    for name in ("handles", "threads"):
-        if getattr(last, name) > getattr(first, name):
-            values = [getattr(one, name) for one in seen]
-            found.problems.append(f"{where}: {name} grew from {values[0]} to {values[-1]}: {values}")
-    if last.mock != first.mock:
-        found.problems.append(f"{where}: live objects of the mock: {first.mock} after the first, {last.mock} now")
+    held = {"handles": [one.handles for one in seen], "threads": [one.threads for one in seen]}
+    for what in range(len(seen[0].mock)):
+        held[f"live objects of the mock of kind {what}"] = [one.mock[what] for one in seen]
+    for name, counts in held.items():
+        if leaks(counts):
+            found.problems.append(f"{where}: {name} keep growing: {counts}")
     if len(seen) >= FEWEST_FOR_GROWTH:
         begin = int(WARM_UP * len(seen))
         part = max(3, len(seen) // 10)

@@ -5,7 +5,7 @@ Ten of them here; `make soak` runs two hundred and also measures how memory grow
 
 from __future__ import annotations
 
-from bed.soak_run import new_seed, run_soak
+from bed.soak_run import leaks, new_seed, run_soak
 
 
 def test_ten_random_rollouts(bed):
@@ -13,3 +13,10 @@ def test_ten_random_rollouts(bed):
     assert found.problems == []
     assert found.rollouts == 10
     assert found.moved > 0
+
+
+def test_what_counts_as_a_leak():
+    assert leaks([5, 6, 7, 8, 9])
+    assert leaks([5, 5, 6, 6, 7, 7, 8])
+    assert not leaks([5, 7, 7, 7, 7])
+    assert not leaks([5, 9, 5, 9, 5])
