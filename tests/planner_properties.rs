@@ -184,6 +184,49 @@ proptest! {
     }
 }
 
+/// A plan names pins only where a running sequence is pinned, and where lifting them (and KV,
+/// if that is named too) serves more requests or reaches a lower gear.
+#[test]
+fn pins_are_named_only_where_they_block() {
+    let mut runner = TestRunner::deterministic();
+    let (mut free, mut named) = (0, 0);
+    for case in 0..20_000 {
+        let shape = shapes().new_tree(&mut runner).unwrap().current();
+        let mut loads = loads(shape).new_tree(&mut runner).unwrap().current();
+        for load in &mut loads {
+            // In half of the groups three of four, so that some ranks must keep too many.
+            for (sequence, index) in load.sequences.iter_mut().flatten().zip(0..) {
+                sequence.movable = case % 2 == 0 || (index + load.rank) % 4 == 0;
+            }
+        }
+        let gears = gears().new_tree(&mut runner).unwrap().current();
+        let found = planned(&loads, &gears);
+        let pinned = |load: &RankLoad| load.sequences.iter().flatten().any(|s| !s.movable);
+        if !loads.iter().any(pinned) {
+            free += 1;
+            assert!(!found.has(Reason::BlockedByPins), "{loads:#?} {found:#?}");
+            continue;
+        }
+        if !found.has(Reason::BlockedByPins) {
+            continue;
+        }
+        named += 1;
+        for load in &mut loads {
+            for sequence in load.sequences.iter_mut().flatten() {
+                sequence.movable = true;
+            }
+            if found.has(Reason::BlockedByKv) {
+                load.free_kv_blocks = None;
+            }
+        }
+        let lifted = planned(&loads, &gears);
+        let better = lifted.gear_after < found.gear_after || lifted.has(Reason::WaitingServed);
+        assert!(better, "{loads:#?} {found:#?} {lifted:#?}");
+    }
+    println!("{free} groups without pins; pins named {named} times");
+    assert!(free > 5000 && named > 1000);
+}
+
 /// Groups of all shapes. Where sequences differ in size, a second plan may reach a lower
 /// gear with blocks that the first one has freed, which it may not use itself: counted
 /// and shown.

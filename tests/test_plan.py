@@ -25,6 +25,11 @@ def rank(rank, running, waiting=0, free=None, **more):
     }
 
 
+def with_ids(*ids):
+    """Rank 0 with running sequences of these ids."""
+    return {"rank": 0, "running": len(ids), "sequences": [{"request_id": id, "kv_blocks": 1} for id in ids]}
+
+
 def moved(plan):
     return sum(move.count for move in plan.moves)
 
@@ -70,6 +75,7 @@ def test_shape():
                 "count": 4,
                 "request_ids": ["0-1", "0-4", "0-7", "0-10"],
                 "needs_kv": True,
+                "waiting_positions": [],
             }
         ],
     }
@@ -84,11 +90,23 @@ def test_objects_and_mappings_are_the_same():
     assert seqshift.plan_migrations([as_mapping, loads[1]], [4, 2]) == plan
 
 
+def test_waiting_requests_are_named_by_their_places():
+    """The first two of the queue do not fit: whoever takes the first ones of `count` gets a plan that cannot be."""
+    loads = [
+        {"rank": 0, "running": 0, "waiting": 4, "free_kv_blocks": 0, "waiting_kv_blocks": [9, 9, 2, 2]},
+        {"rank": 1, "running": 0, "free_kv_blocks": 4},
+    ]
+    plan = seqshift.plan_migrations(loads, [4])
+    assert plan.moves == (seqshift.Move(0, 1, 2, (), False, (2, 3)),)
+    assert plan.to_dict()["moves"][0]["waiting_positions"] == [2, 3]
+
+
 def test_counts_alone_and_waiting_requests_have_no_ids():
     plan = seqshift.plan_migrations([seqshift.RankLoad(0, 8), seqshift.RankLoad(1, 0)], [8, 4])
     assert plan.moves == (seqshift.Move(0, 1, 4, (), True),)
     plan = seqshift.plan_migrations([rank(0, 1, 3, free=0), rank(1, 0, free=7, max_num_seqs=2)], [8, 4])
-    assert plan.moves == (seqshift.Move(0, 1, 2, (), False),)
+    assert plan.moves == (seqshift.Move(0, 1, 2, (), False, plan.moves[0].waiting_positions),)
+    assert len(set(plan.moves[0].waiting_positions)) == 2
     assert "waiting_served" in plan.reasons
     # Seven free blocks take two prompts of three.
     for blocks in (3, [3, 3, 3]):
@@ -105,6 +123,14 @@ def test_reasons():
     for sequence in pinned[0]["sequences"]:
         sequence["movable"] = False
     assert seqshift.plan_migrations(pinned, [16, 8]).reasons == ("blocked_by_pins",)
+    # Nobody is pinned: with KV for them, requests would wait elsewhere.
+    waiting = [{"rank": 0, "running": 1, "waiting": 3, "free_kv_blocks": 0}, {"rank": 1, "running": 0}]
+    assert seqshift.plan_migrations(waiting, []).reasons == ("waiting_served", "blocked_by_kv")
+    waiting = [
+        {"rank": 0, "running": 0, "free_kv_blocks": 0},
+        {"rank": 1, "running": 0, "waiting": 3, "waiting_kv_blocks": 2},
+    ]
+    assert seqshift.plan_migrations(waiting, [8, 4, 2, 1]).reasons == ("blocked_by_kv",)
     enough = [rank(0, 12), rank(1, 2)]
     assert seqshift.plan_migrations(enough, [16, 8], minimum_gain=0.6).reasons == ("below_minimum_gain",)
 
@@ -136,6 +162,11 @@ def test_reasons():
             "sequences[0].movable",
             "2",
         ),
+        ([with_ids("a", "b", "a")], {}, "loads[0].sequences[2].request_id", "'a': loads[0].sequences[0]"),
+        ([rank(1, 1), with_ids("a", "1-0")], {}, "loads[1].sequences[1].request_id", "'1-0': loads[0].sequences[0]"),
+        ([with_ids([])], {}, "loads[0].sequences[0].request_id", "[]: must be hashable"),
+        ([{"rank": 0, "running": 10**5000}], {}, "loads[0].running", "must be an integer"),
+        ([{"rank": 0, "running": "x" * 5000}], {}, "loads[0].running", "... (5002 characters)"),
         ([rank(0, 1)], {"graph_batch_sizes": [8, 0]}, "graph_batch_sizes[1]", "0"),
         ([rank(0, 1)], {"graph_batch_sizes": "8"}, "graph_batch_sizes", "'8'"),
         ([rank(0, 1)], {"max_num_seqs": -1}, "max_num_seqs", "-1"),
@@ -167,10 +198,36 @@ def test_command(tmp_path):
     assert "gear 16 -> 8" in out.stdout
 
 
+@pytest.mark.parametrize("id", ["r[/a]", "req[a]", "[bold]x[/bold]", ":smile:", "\u001b[31mred", "a\\[b]"])
+def test_ids_are_printed_as_they_are(tmp_path, monkeypatch, id):
+    file = tmp_path / "state.json"
+    file.write_text(json.dumps({"graph_batch_sizes": [2, 1], "loads": [with_ids("b", id), rank(1, 0)]}))
+    monkeypatch.setenv("COLUMNS", "160")
+    out = CliRunner().invoke(app, ["plan", str(file)])
+    assert out.exit_code == 0, out.exception
+    assert seqshift.plan_migrations([with_ids("b", id), rank(1, 0)], [2, 1]).moves[0].request_ids == (id,)
+    assert (id if id.isprintable() else ascii(id)) in out.stdout
+
+
+def test_places_of_waiting_requests_are_printed(tmp_path):
+    file = tmp_path / "state.json"
+    waiting = {"rank": 0, "running": 0, "waiting": 2, "free_kv_blocks": 0, "waiting_kv_blocks": [5, 1]}
+    loads = [waiting, {"rank": 1, "running": 0, "free_kv_blocks": 4}]
+    file.write_text(json.dumps({"graph_batch_sizes": [2, 1], "loads": loads}))
+    assert "position 1" in CliRunner().invoke(app, ["plan", str(file)]).stdout
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         (None, "No such file"),
+        ("[" * 100_000, "nested too deeply"),
+        (
+            '{"loads": [{"rank": 0, "running": ' + "1" * 5000 + '}], "graph_batch_sizes": [4]}',
+            "a number of 5000 digits",
+        ),
+        ('{"loads": [{"rank": 0, "rank": 1, "running": 2}], "graph_batch_sizes": [4]}', "rank = 1: given twice"),
+        ('{"graph_batch_sizes": [4], "loads": [], "graph_batch_sizes": [8]}', "graph_batch_sizes = [8]: given twice"),
         ("{\n]", "line 2"),
         ("[]", "must be an object"),
         ('{"loads": []}', "graph_batch_sizes: missing"),
@@ -186,4 +243,5 @@ def test_command_errors(tmp_path, text, message):
     assert isinstance(out.exception, SystemExit)
     assert out.exit_code == 2
     assert message in out.stderr
+    assert out.stderr.count("\n") == 1
     assert out.stdout == ""

@@ -108,34 +108,48 @@ def test_lengths_of_a_real_trace():
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (["--setup", "gpt"], "setup = 'gpt': unknown; known are deepseek-v3"),
+        (["--setup", "gpt"], "--setup: setup = 'gpt': unknown; known are deepseek-v3"),
         (["--lengths", "dapo"], "lengths = 'dapo': unknown; known are dapo_32k"),
         (["--policy", "best"], "policy = 'best': unknown"),
         (["--link", "usb"], "link = 'usb': unknown"),
-        (["--ranks", "0"], "ranks = 0"),
-        (["--ranks", "5000"], "ranks = 5000: must be in 1..4096"),
+        (["--ranks", "0"], "--ranks = 0: must be an integer in 1..4096"),
+        (["--ranks", "5000"], "--ranks = 5000: must be an integer in 1..4096"),
         (["--max-num-seqs", "0"], "max-num-seqs = 0: must be an integer in 1..65535"),
         (["--graph-seconds", "3"], "graph-seconds = 3.0: needs --suggest-gears"),
-        (["--prompts", "4000000", "--samples", "16"], "prompts = 4000000"),
+        (["--prompts", "4000000", "--samples", "16"], "--prompts: prompts = 4000000"),
         (["--gears", "8,x"], "gears = '8,x'"),
-        (["--correlation", "2"], "prompt_correlation = 2"),
-        (["--kv-capacity-tokens", "1000"], "kv_capacity_tokens = 1000"),
-        (["--suggest-gears", "0"], "suggest_gears = 0"),
-        (["--suggest-gears", "4", "--graph-mib", "9", "--graph-budget-mib", "5"], "graph_budget_mib = 5"),
-        (["--suggest-gears", "4", "--graph-seconds", "-1"], "graph_seconds = -1"),
-        (["--report", "x.pdf"], "report = 'x.pdf'"),
+        (["--correlation", "2"], "--correlation: prompt_correlation = 2"),
+        (["--kv-capacity-tokens", "1000"], "--kv-capacity-tokens: kv_capacity_tokens = 1000"),
+        (["--suggest-gears", "0"], "--suggest-gears: suggest_gears = 0"),
+        (
+            ["--suggest-gears", "4", "--graph-mib", "9", "--graph-budget-mib", "5"],
+            "--graph-budget-mib: graph_budget_mib = 5",
+        ),
+        (["--suggest-gears", "4", "--graph-seconds", "-1"], "--graph-seconds: graph_seconds = -1"),
+        (["--report", "x.pdf"], "--report = 'x.pdf'"),
         (["--column", "a"], "column = 'a': needs --lengths-csv"),
         (["--correlation", "nan"], "correlation = nan: must be a finite number"),
         (["--suggest-gears", "65"], "suggest_gears = 65: must be in 1..64"),
         (["--suggest-gears", "4", "--graph-seconds", "nan"], "graph_seconds = nan"),
         (["--suggest-gears", "4", "--policy", "static"], "policy: has no meaning with --suggest-gears"),
-        (["--lengths-csv", "nowhere.csv"], "nowhere.csv: No such file"),
+        (["--lengths-csv", "nowhere.csv"], "--lengths-csv: nowhere.csv: No such file"),
+        (["--suggest-gears", "4", "--gears", "8,4"], "--gears: has no meaning with --suggest-gears"),
+        (["--suggest-gears", "4", "--graph-budget-mib", "5"], "graph_budget_mib = 5.0: needs graph_mib"),
+        (
+            ["--suggest-gears", "4", "--graph-mib", "9", "--graph-budget-mib", "-1"],
+            "--graph-budget-mib: graph_budget_mib = -1.0: must be a finite number of at least 0",
+        ),
+        (["--suggest-gears", "4", "--graph-mib", "inf"], "graph_mib = inf: must be a finite number"),
+        (["--gears", "99999999999"], "--gears = '99999999999': must be integers in 1..65535"),
+        (["--gears", "9" * 5000], "must be integers in 1..65535"),
+        (["--report", "nowhere/to/x.html"], "--report = 'nowhere/to/x.html': the folder 'nowhere/to' does not exist"),
     ],
 )
 def test_bad_input(args, message):
     out = run(*args)
     assert out.exit_code == 2
     assert message in out.stderr
+    assert out.stderr.count("\n") == 1
     assert out.stdout == ""
 
 
@@ -152,6 +166,14 @@ def test_help_names_routing():
         ("a,b\n1,2\n", "line 1: none of the columns"),
         ("output_tokens\n", "no lengths"),
         ("", "line 1"),
+        ("\nlength\n5\n", "line 1: empty"),
+        ('length\n7\n"5\n6\n', "line 3: a quote is opened and not closed"),
+        ('length\n"5"6\n', "line 2: "),
+        ('id,length\n"a\nb",5\nc,x\n', "line 4: length = 'x'"),
+        ("length\n1,000\n", "line 2: 2 cells, but the header has 1"),
+        ("length,length\n1,2\n", "line 1: column 'length' is there twice"),
+        ("length,id\n5\n", "line 2: id = '': missing"),
+        ("length\n" + "1" * 5000 + "\n", "line 2: length = '1111"),
     ],
 )
 def test_bad_length_files(tmp_path, text, message):
@@ -160,3 +182,4 @@ def test_bad_length_files(tmp_path, text, message):
     out = run("--lengths-csv", file)
     assert out.exit_code == 2
     assert message in out.stderr
+    assert out.stderr.count("\n") == 1

@@ -129,6 +129,9 @@ def test_a_trace_takes_the_place_of_generated_sessions(tmp_path):
         ("session,context_tokens,output_tokens\na,nan,2\n", "line 2: context_tokens = 'nan'"),
         ("session,context_tokens,output_tokens\na,1,2\na,1,-2\n", "line 3: output_tokens = '-2'"),
         ("session,context_tokens,output_tokens\n", "no sessions"),
+        ('session,context_tokens,output_tokens\n"a,1,2\nb,1,2\n', "line 2: a quote is opened and not closed"),
+        ("session,context_tokens,output_tokens\na,1,000,2\n", "line 2: 4 cells, but the header has 3"),
+        ("session,session,context_tokens,output_tokens\na,b,1,2\n", "line 1: column 'session' is there twice"),
     ],
 )
 def test_a_bad_trace_is_refused_with_its_place(tmp_path, text, says):
@@ -162,10 +165,22 @@ def test_the_command_prints_tables_or_json():
     assert document["affinity_break_margin"] in (0, 1, 2, 3, 4)
 
 
+def test_the_name_of_a_trace_is_printed_as_it_is(tmp_path):
+    (tmp_path / "turns[x]").mkdir()
+    path = tmp_path / "turns[x]" / "a.csv"
+    path.write_text("session,context_tokens,output_tokens\na,10,5\nb,10,5\n")
+    shown = command("--trace", str(path), "--seeds", "1", "--no-published")
+    assert shown.returncode == 0, shown.stderr
+    assert "turns[x]/a.csv" in shown.stdout.replace("\n", "")
+
+
 def test_the_command_names_a_bad_argument():
     failed = command("--workload", "nothing")
     assert failed.returncode == 2
-    assert "workload = 'nothing': unknown; known are tau" in failed.stderr
+    assert "--workload: workload = 'nothing': unknown; known are tau" in failed.stderr
+    failed = command("--trace", "nowhere.csv")
+    assert failed.returncode == 2
+    assert "--trace: nowhere.csv: No such file" in failed.stderr
 
 
 @pytest.mark.parametrize("value", [0, 1001])

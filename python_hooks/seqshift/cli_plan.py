@@ -7,12 +7,16 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
+from seqshift.console import literal_console, printable
+from seqshift.messages import shown
 from seqshift.planning import Plan, plan_migrations
 
 _KEYS = ("loads", "graph_batch_sizes", "max_num_seqs", "minimum_gain")
+
+_DIGITS = 100
+"""Of any number in a file; request ids may be longer than counts."""
 
 
 def plan_command(
@@ -40,26 +44,45 @@ def plan_command(
 
 def _read(file: Path) -> dict[str, Any]:
     try:
-        state = json.loads(file.read_text(encoding="utf-8-sig"))
+        text = file.read_text(encoding="utf-8-sig")
+        state = json.loads(text, object_pairs_hook=_object, parse_int=_integer)
     except OSError as error:
         raise ValueError(error.strerror or "cannot be read") from None
     except UnicodeDecodeError:
         raise ValueError("is not UTF-8 text") from None
     except json.JSONDecodeError as error:
         raise ValueError(f"line {error.lineno}: not JSON: {error.msg}") from None
+    except RecursionError:
+        raise ValueError("nested too deeply; loads are lists of objects") from None
     if not isinstance(state, dict):
         raise ValueError(f"must be an object with the keys {', '.join(_KEYS)}")
     for key in state:
         if key not in _KEYS:
-            raise ValueError(f"{key} = {state[key]!r}: unknown key; known are {', '.join(_KEYS)}")
+            raise ValueError(f"{key} = {shown(state[key])}: unknown key; known are {', '.join(_KEYS)}")
     for key in _KEYS[:2]:
         if key not in state:
             raise ValueError(f"{key}: missing")
     return state
 
 
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise ValueError(f"{key} = {shown(value)}: given twice in one object, first as {shown(found[key])}")
+        found[key] = value
+    return found
+
+
+def _integer(digits: str) -> int:
+    # Conversion takes time quadratic in the digits, and newer Pythons refuse it.
+    if len(digits) > _DIGITS:
+        raise ValueError(f"{digits[:20]}...: a number of {len(digits)} digits; none may have more than {_DIGITS}")
+    return int(digits)
+
+
 def _show(plan: Plan, loads: list[dict[str, Any]]) -> None:
-    console = Console()
+    console = literal_console()
     console.print(f"gear {plan.gear_before} -> {plan.gear_after} (lower bound {plan.lower_bound})")
     console.print("reasons: " + (", ".join(plan.reasons)))
     arrivals = {load["rank"]: 0 for load in loads}
@@ -75,6 +98,9 @@ def _show(plan: Plan, loads: list[dict[str, Any]]) -> None:
         moves = Table("from", "to", "count", "kind", "requests")
         for move in plan.moves:
             kind = "running, with KV" if move.needs_kv else "waiting"
-            requests = ", ".join(map(str, move.request_ids))
+            requests = ", ".join(map(printable, move.request_ids))
+            if not move.needs_kv:
+                many = "s" if move.count > 1 else ""
+                requests = f"position{many} {', '.join(map(str, move.waiting_positions))}"
             moves.add_row(str(move.from_rank), str(move.to_rank), str(move.count), kind, requests)
         console.print(moves)

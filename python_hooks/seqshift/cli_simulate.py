@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Annotated, Any, Optional
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from seqshift import simulation, simulation_report
+from seqshift.console import literal_console
+from seqshift.messages import shown, with_option
 
 _COLUMNS = (
     "policy",
@@ -30,6 +31,9 @@ _COLUMNS = (
     "preempted",
 )
 
+
+_OPTIONS = {"prompt_correlation": "--correlation", "samples_per_prompt": "--samples"}
+"""Options that are not named like their field."""
 
 _WIDTH = 120
 """Columns that the table needs; a pipe has 80, which would cut the numbers."""
@@ -68,7 +72,7 @@ def simulate_command(
             setup,
             lengths=_lengths(lengths, lengths_csv, column),
             link=link,
-            ranks=_natural("ranks", ranks),
+            ranks=_natural("ranks", ranks, most=4096),
             prompts=_natural("prompts", prompts),
             samples_per_prompt=_natural("samples", samples),
             prompt_tokens=_natural("prompt-tokens", prompt_tokens),
@@ -79,44 +83,50 @@ def simulate_command(
             check_interval=_natural("check-interval", check_interval),
             seed=_natural("seed", seed, least=0),
         )
-        if report is not None and report.suffix not in (".html", ".svg"):
-            raise ValueError(f"report = {str(report)!r}: must end in .html or .svg")
+        if report is not None:
+            _check_report(report)
         cost = {"graph_seconds": graph_seconds, "graph_mib": graph_mib, "graph_budget_mib": graph_budget_mib}
         if suggest_gears is not None:
-            for option, given in (("report", report), ("policy", policy)):
+            for option, given in (("report", report), ("policy", policy), ("gears", gears)):
                 if given:
-                    raise ValueError(f"{option}: has no meaning with --suggest-gears; leave it out")
-            for option, value in cost.items():
-                _finite(option, value)
+                    raise ValueError(f"--{option}: has no meaning with --suggest-gears; leave it out")
             _suggest(chosen, suggest_gears, cost, as_json)
         else:
             for option, value in cost.items():
                 if value:
-                    raise ValueError(f"{option.replace('_', '-')} = {value}: needs --suggest-gears")
+                    raise ValueError(f"--{option.replace('_', '-')} = {value}: needs --suggest-gears")
             published = None if _changed(setup, chosen) else simulation.presets()["setups"][setup]
             _compare(chosen, policy or simulation.POLICIES, published, report, as_json)
-    except (ValueError, OSError) as error:
-        typer.echo(f"seqshift simulate: {error}", err=True)
+    except ValueError as error:
+        named = with_option(error, {**_OPTIONS, str(lengths_csv): "--lengths-csv"})
+        typer.echo(f"seqshift simulate: {named}", err=True)
         raise typer.Exit(2) from None
+
+
+def _check_report(file: Path) -> None:
+    if file.suffix not in (".html", ".svg"):
+        raise ValueError(f"--report = {str(file)!r}: must end in .html or .svg")
+    if not file.parent.is_dir():
+        raise ValueError(f"--report = {str(file)!r}: the folder {str(file.parent)!r} does not exist; create it first")
 
 
 def _lengths(name: str | None, file: Path | None, column: str | None) -> Any:
     if name is not None and file is not None:
-        raise ValueError(f"lengths = {name!r}: give either a preset or --lengths-csv, not both")
+        raise ValueError(f"--lengths = {name!r}: give either a preset or --lengths-csv, not both")
     if column is not None and file is None:
-        raise ValueError(f"column = {column!r}: needs --lengths-csv")
+        raise ValueError(f"--column = {column!r}: needs --lengths-csv")
     return name if file is None else simulation.read_lengths(file, column)
 
 
 def _natural(field: str, value: int | None, least: int = 1, most: int = 2**32 - 1) -> int | None:
     if value is not None and not least <= value <= most:
-        raise ValueError(f"{field} = {value}: must be an integer in {least}..{most}")
+        raise ValueError(f"--{field} = {value}: must be an integer in {least}..{most}")
     return value
 
 
 def _finite(field: str, value: float | None) -> float | None:
     if value is not None and not math.isfinite(value):
-        raise ValueError(f"{field} = {value}: must be a finite number")
+        raise ValueError(f"--{field} = {value}: must be a finite number")
     return value
 
 
@@ -124,8 +134,9 @@ def _gears(text: str | None) -> list[int] | None:
     if text is None:
         return None
     gears = [part.strip() for part in text.split(",")]
-    if not all(part.isdecimal() and 0 < int(part) < 2**16 for part in gears):
-        raise ValueError(f"gears = {text!r}: must be positive integers, separated by commas")
+    # The length first: no conversion of thousands of digits.
+    if not all(part.isdecimal() and len(part) < 10 and 0 < int(part) < 2**16 for part in gears):
+        raise ValueError(f"--gears = {shown(text)}: must be integers in 1..{2**16 - 1}, separated by commas")
     return [int(part) for part in gears]
 
 
@@ -149,11 +160,15 @@ def _compare(
         result["published"] = {"static_seconds": without, "published_seconds": moved}
     if report is not None:
         text = simulation_report.svg(result) if report.suffix == ".svg" else simulation_report.html(result, rows, notes)
-        report.write_text(text, encoding="utf-8")
+        try:
+            report.write_text(text, encoding="utf-8")
+        except OSError as error:
+            problem = error.strerror or "cannot be written"
+            raise ValueError(f"--report = {str(report)!r}: {problem}") from None
     if as_json:
         typer.echo(json.dumps(result))
         return
-    console = Console()
+    console = literal_console()
     console.width = max(console.width, _WIDTH)
     for note in notes:
         console.print(note)
@@ -191,7 +206,7 @@ def _suggest(setup: dict[str, Any], count: int, cost: dict[str, Any], as_json: b
     if as_json:
         typer.echo(json.dumps(found))
         return
-    console = Console()
+    console = literal_console()
     table = Table("gears")
     for column in ("expected s", "adaptive s", "graphs MiB"):
         table.add_column(column, justify="right")

@@ -11,11 +11,12 @@ from typing import Annotated, Any, Optional
 
 import typer
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.table import Table
 from typer.core import TyperCommand
 
 from seqshift import simulate_routing
+from seqshift.console import literal_console
+from seqshift.messages import with_option
 
 FLAG = "--routing"
 
@@ -53,13 +54,13 @@ def routing_command(
             result = {"workload": workload, **report}
             if published:
                 result["published"] = simulate_routing.beside_published()
-    except (ValueError, OSError) as error:
-        typer.echo(f"seqshift simulate {FLAG}: {error}", err=True)
+    except ValueError as error:
+        typer.echo(f"seqshift simulate {FLAG}: {with_option(error, {str(trace): '--trace'})}", err=True)
         raise typer.Exit(2) from None
     if as_json:
         typer.echo(json.dumps(result))
         return
-    console = Console()
+    console = literal_console()
     source = workload if trace is None else str(trace)
     console.print(f"{source}: {study['replicas']} replicas, mean context {report['mean_context']:.0f} tokens")
     console.print(

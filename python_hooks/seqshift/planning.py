@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from seqshift._native import plan_core
+from seqshift.messages import shown
 
 __all__ = ["Move", "Plan", "RankLoad", "SequenceLoad", "plan_migrations"]
 
@@ -50,13 +51,19 @@ class RankLoad:
 
 @dataclass(frozen=True)
 class Move:
-    """`count` sequences go from one rank to another; `request_ids` when known and when their KV moves."""
+    """`count` sequences go from one rank to another.
+
+    Running ones (`needs_kv`) are named by `request_ids`, if the rank's `sequences` were given. Waiting ones are named
+    by `waiting_positions`: their places, from 0, in the queue that `waiting_kv_blocks` describes, ascending and not
+    always the first ones. Whichever does not apply is empty.
+    """
 
     from_rank: int
     to_rank: int
     count: int
     request_ids: tuple[Any, ...]
     needs_kv: bool
+    waiting_positions: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -77,7 +84,9 @@ class Plan:
         """The plan as plain lists and dicts, fit for JSON when the request ids are."""
         plan = dataclasses.asdict(self)
         plan["reasons"] = list(self.reasons)
-        plan["moves"] = [{**dataclasses.asdict(move), "request_ids": list(move.request_ids)} for move in self.moves]
+        for move in plan["moves"]:
+            move.update(request_ids=list(move["request_ids"]), waiting_positions=list(move["waiting_positions"]))
+        plan["moves"] = list(plan["moves"])
         return plan
 
 
@@ -92,9 +101,10 @@ def plan_migrations(
 
     `graph_batch_sizes` are the effective gears in any order; a count above the largest is its own gear.
     `minimum_gain` is the least fraction of the time per step that a plan must save, taking it as proportional to the
-    gear. Raises `ValueError` that names the field and the value.
+    gear. Raises `ValueError` that names the field and the value. Request ids must differ, in the whole group.
     """
     ranks = [_rank_load(load, f"loads[{i}]") for i, load in enumerate(_items(loads, "loads"))]
+    _check_names(ranks)
     total = sum(load.running + load.waiting for load in ranks)
     if total > _MOST_SEQUENCES:
         raise ValueError(f"loads: {total} running and waiting in total; at most {_MOST_SEQUENCES} can be planned")
@@ -111,7 +121,7 @@ def plan_migrations(
     def move(source: int, to: int, count: int, indices: list[int], needs_kv: bool) -> Move:
         listed = by_rank[source].sequences
         ids = tuple(listed[i].request_id for i in indices) if needs_kv and listed is not None else ()
-        return Move(source, to, count, ids, needs_kv)
+        return Move(source, to, count, ids, needs_kv, () if needs_kv else tuple(indices))
 
     return Plan(before, after, bound, tuple(reasons), tuple(move(*entry) for entry in moves))
 
@@ -153,6 +163,27 @@ def _rank_load(load: Any, where: str) -> RankLoad:
     return RankLoad(**given)
 
 
+def _check_names(ranks: list[RankLoad]) -> None:
+    """No rank and no request id may be there twice."""
+    entries: dict[int, int] = {}
+    for i, load in enumerate(ranks):
+        if entries.setdefault(load.rank, i) != i:
+            raise ValueError(f"loads[{i}].rank = {load.rank}: loads[{entries[load.rank]}] is of the same rank")
+    places: dict[Any, tuple[int, int]] = {}
+    for i, load in enumerate(ranks):
+        for j, sequence in enumerate(load.sequences or ()):
+            problem = None
+            try:
+                first = places.setdefault(sequence.request_id, (i, j))
+                if first != (i, j):
+                    problem = f"loads[{first[0]}].sequences[{first[1]}] has the same; every request has its own"
+            except TypeError:
+                problem = "must be hashable, such as a string or an integer"
+            if problem is not None:
+                given = shown(sequence.request_id)
+                raise ValueError(f"loads[{i}].sequences[{j}].request_id = {given}: {problem}")
+
+
 def _waiting_blocks(value: Any, waiting: int, where: str) -> int | tuple[int, ...]:
     if isinstance(value, Iterable) and not isinstance(value, (str, bytes)):
         blocks = tuple(_integer(entry, f"{where}[{i}]") for i, entry in enumerate(value))
@@ -166,7 +197,7 @@ def _sequence_load(sequence: Any, where: str) -> SequenceLoad:
     given = _fields(sequence, SequenceLoad, where)
     given["kv_blocks"] = _integer(given["kv_blocks"], f"{where}.kv_blocks")
     if not isinstance(given.get("movable", True), bool):
-        raise ValueError(f"{where}.movable = {given['movable']!r}: must be true or false")
+        raise ValueError(f"{where}.movable = {shown(given['movable'])}: must be true or false")
     return SequenceLoad(**given)
 
 
@@ -176,11 +207,11 @@ def _fields(value: Any, kind: type, where: str) -> dict[str, Any]:
     if isinstance(value, kind):
         return {field.name: getattr(value, field.name) for field in fields}
     if not isinstance(value, Mapping):
-        raise ValueError(f"{where} = {value!r}: must be a {kind.__name__} or a mapping with its fields")
+        raise ValueError(f"{where} = {shown(value)}: must be a {kind.__name__} or a mapping with its fields")
     names = [field.name for field in fields]
     for key in value:
         if key not in names:
-            raise ValueError(f"{where}.{key} = {value[key]!r}: unknown field; known are {', '.join(names)}")
+            raise ValueError(f"{where}.{key} = {shown(value[key])}: unknown field; known are {', '.join(names)}")
     for field in fields:
         if field.default is dataclasses.MISSING and field.name not in value:
             raise ValueError(f"{where}.{field.name}: missing")
@@ -189,7 +220,7 @@ def _fields(value: Any, kind: type, where: str) -> dict[str, Any]:
 
 def _items(value: Any, where: str) -> Iterable[Any]:
     if isinstance(value, (str, bytes, Mapping)) or not isinstance(value, Iterable):
-        raise ValueError(f"{where} = {value!r}: must be a list")
+        raise ValueError(f"{where} = {shown(value)}: must be a list")
     return value
 
 
@@ -199,12 +230,12 @@ def _integer(value: Any, where: str, least: int = 0, largest: int = _LARGEST) ->
     except TypeError:
         number = None
     if number is None or isinstance(value, bool) or not least <= number <= largest:
-        raise ValueError(f"{where} = {value!r}: must be an integer in {least}..{largest}")
+        raise ValueError(f"{where} = {shown(value)}: must be an integer in {least}..{largest}")
     return number
 
 
 def _fraction(value: Any, where: str) -> float:
     number = value if isinstance(value, (int, float)) and not isinstance(value, bool) else math.nan
     if not 0 <= number <= 1:
-        raise ValueError(f"{where} = {value!r}: must be a number in 0..1")
+        raise ValueError(f"{where} = {shown(value)}: must be a number in 0..1")
     return float(number)

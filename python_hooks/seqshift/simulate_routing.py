@@ -5,8 +5,6 @@ The model is described in docs/simulator.md, the fields of a study in `seqshift:
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import math
 from pathlib import Path
@@ -14,6 +12,7 @@ from typing import Any
 
 from seqshift._native import routing_presets
 from seqshift._native import simulate_routing as _simulate
+from seqshift.csv_file import read_csv
 
 CHARACTERS_PER_TOKEN = 4
 # Seconds between two turns of a trace that does not say.
@@ -85,30 +84,22 @@ def read_trace(path: Path) -> list[dict[str, Any]]:
     Raises:
         ValueError: naming the file and the column or row.
     """
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except OSError as error:
-        raise ValueError(f"{path}: {error.strerror or 'cannot be read'}") from None
-    except UnicodeDecodeError:
-        raise ValueError(f"{path}: is not UTF-8 text") from None
-    with io.StringIO(text, newline="") as file:
-        reader = csv.DictReader(file)
-        columns = reader.fieldnames or []
-        unit = "tokens" if "context_tokens" in columns else "chars"
-        scale = 1 if unit == "tokens" else CHARACTERS_PER_TOKEN
-        needed = ("session", f"context_{unit}", f"output_{unit}")
-        for column in needed:
-            if column not in columns:
-                raise ValueError(f"{path}: line 1: no column {column}; sessions need {', '.join(needed)}")
-        sessions: dict[str, list[dict[str, float]]] = {}
-        for number, row in enumerate(reader, start=2):
-            where = f"{path}: line {number}"
-            turn = {
-                "context": max(1.0, _number(where, needed[1], row[needed[1]]) / scale),
-                "output": max(1.0, _number(where, needed[2], row[needed[2]]) / scale),
-                "think_seconds": _number(where, "think_seconds", row.get("think_seconds") or THINK_SECONDS),
-            }
-            sessions.setdefault(row["session"], []).append(turn)
+    columns, records = read_csv(path)
+    unit = "tokens" if "context_tokens" in columns else "chars"
+    scale = 1 if unit == "tokens" else CHARACTERS_PER_TOKEN
+    needed = ("session", f"context_{unit}", f"output_{unit}")
+    for column in needed:
+        if column not in columns:
+            raise ValueError(f"{path}: line 1: no column {column}; sessions need {', '.join(needed)}")
+    sessions: dict[str, list[dict[str, float]]] = {}
+    for line, cells in records:
+        row, where = dict(zip(columns, cells)), f"{path}: line {line}"
+        turn = {
+            "context": max(1.0, _number(where, needed[1], row[needed[1]]) / scale),
+            "output": max(1.0, _number(where, needed[2], row[needed[2]]) / scale),
+            "think_seconds": _number(where, "think_seconds", row.get("think_seconds") or THINK_SECONDS),
+        }
+        sessions.setdefault(row["session"], []).append(turn)
     if not sessions:
         raise ValueError(f"{path}: no sessions")
     return [{"turns": turns} for turns in sessions.values()]

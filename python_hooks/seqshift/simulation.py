@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import csv
 import json
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from seqshift._native import simulate_core, simulate_presets
+from seqshift.csv_file import read_csv
+from seqshift.messages import shown
 
 __all__ = ["LINKS", "POLICIES", "compare", "make_setup", "presets", "read_lengths", "suggest_gears"]
 
@@ -59,38 +61,29 @@ def suggest_gears(
     """The at most `count` gears with the least expected rollout time, and their gain over `baseline`."""
     if not 1 <= count <= setup["max_num_seqs"]:
         raise ValueError(f"suggest_gears = {count}: must be in 1..{setup['max_num_seqs']} (max_num_seqs)")
-    request = {
-        "setup": setup,
-        "count": count,
-        "graph_seconds": graph_seconds,
-        "graph_mib": graph_mib,
-        "graph_budget_mib": graph_budget_mib,
-        "baseline": list(baseline),
-    }
+    cost = {"graph_seconds": graph_seconds, "graph_mib": graph_mib, "graph_budget_mib": graph_budget_mib}
+    for field, value in cost.items():
+        if value is not None and not 0 <= value < math.inf:
+            raise ValueError(f"{field} = {value}: must be a finite number of at least 0")
+    if graph_budget_mib is not None and not graph_mib:
+        raise ValueError(f"graph_budget_mib = {graph_budget_mib}: needs graph_mib, the memory of one graph")
+    request = {"setup": setup, "count": count, **cost, "baseline": list(baseline)}
     return _ask({"suggest_gears": request})
 
 
 def read_lengths(file: Path, column: str | None = None) -> list[int]:
     """Response lengths from a CSV file with a header; `ValueError` says which line is wrong."""
-    try:
-        text = file.read_text(encoding="utf-8-sig")
-    except OSError as error:
-        raise ValueError(f"{file}: {error.strerror or 'cannot be read'}") from None
-    except UnicodeDecodeError:
-        raise ValueError(f"{file}: is not UTF-8 text") from None
-    if not text.strip():
+    header, records = read_csv(file)
+    if header in ([], [""]):
         raise ValueError(f"{file}: line 1: the file is empty; it needs a header and one length per line")
-    rows = csv.reader(text.splitlines())
-    header = [name.strip() for name in next(rows, [])]
     index = _column(file, header, column)
     lengths = []
-    for row in rows:
-        if not row:
-            continue
-        value = row[index].strip() if index < len(row) else ""
-        if not value.isdecimal() or not 0 < int(value) < 2**31:
+    for line, cells in records:
+        value = cells[index]
+        # The second condition: no conversion of thousands of digits.
+        if not value.isdecimal() or len(value.lstrip("0")) > 10 or not 0 < int(value) < 2**31:
             raise ValueError(
-                f"{file}: line {rows.line_num}: {header[index]} = {value!r}: must be an integer in 1..{2**31 - 1}"
+                f"{file}: line {line}: {header[index]} = {shown(value)}: must be an integer in 1..{2**31 - 1}"
             )
         lengths.append(int(value))
     if not lengths:
@@ -100,7 +93,7 @@ def read_lengths(file: Path, column: str | None = None) -> list[int]:
 
 def _column(file: Path, header: list[str], column: str | None) -> int:
     if column is not None:
-        if column not in header:
+        if not column or column not in header:
             raise ValueError(f"{file}: line 1: no column {column!r}; the file has {', '.join(header) or 'none'}")
         return header.index(column)
     for name in LENGTH_COLUMNS:

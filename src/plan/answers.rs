@@ -180,6 +180,27 @@ fn pins_block() {
 }
 
 #[test]
+fn waiting_requests_are_no_pins() {
+    // Blocks at home would have kept requests there, which then all go to one rank.
+    let away = [rank(0, 1, 3, Some(0)), rank(1, 0, 0, None)];
+    let got = planned(&[], None, &away);
+    assert_eq!((got.gear_after, got.lower_bound), (3, 2));
+    assert_eq!(got.reasons, [Reason::WaitingServed, Reason::BlockedByKv]);
+    // Blocks elsewhere would have taken some of those that stay.
+    let mut home = [rank(0, 0, 0, Some(0)), rank(1, 0, 3, None)];
+    home[1].waiting_kv_blocks = Some(vec![2; 3]);
+    let got = planned(&[8, 4, 2, 1], None, &home);
+    assert_eq!((got.gear_after, got.lower_bound), (4, 2));
+    assert_eq!(got.reasons, [Reason::BlockedByKv]);
+    // A pinned sequence that is not in the way changes nothing.
+    let mut beside = home.to_vec();
+    beside.push(rank(2, 1, 0, Some(0)));
+    beside[2].sequences.as_mut().unwrap()[0].movable = false;
+    let got = planned(&[8, 4, 2, 1], None, &beside);
+    assert_eq!(got.reasons, [Reason::BlockedByKv]);
+}
+
+#[test]
 fn the_smallest_sequences_move() {
     let mut loads = [rank(0, 4, 0, None), rank(1, 0, 0, Some(5))];
     let sizes = [(9, true), (2, true), (1, false), (3, true)];

@@ -9,6 +9,7 @@ pub(super) const UNLIMITED: u64 = u64::MAX;
 
 /// The loads in rank order, with what the searches ask for again and again.
 /// All vectors have one entry per rank.
+#[derive(Clone)]
 pub(super) struct Group<'a> {
     pub(super) loads: Vec<&'a RankLoad>,
     pub(super) running: Vec<u32>,
@@ -58,6 +59,14 @@ impl<'a> Group<'a> {
             sizes,
             loads,
         })
+    }
+
+    /// The same group with KV for everything.
+    pub(super) fn with_unlimited_kv(&self) -> Self {
+        Self {
+            free: vec![UNLIMITED; self.len()],
+            ..self.clone()
+        }
     }
 
     pub(super) fn len(&self) -> usize {

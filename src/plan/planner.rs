@@ -202,32 +202,11 @@ fn lowest_gear(seats: &Seats, gears: &Gears) -> Lowest {
         }
         None => (current, None),
     };
-    let below = |limits| {
-        let gear = gears.size_at(step - 1);
-        if limits
-            == (Limits {
-                kv: false,
-                pins: true,
-            })
-        {
-            seats.reachable(gear, 1, limits)
-        } else {
-            seats.shift(gear, limits).is_some()
-        }
-    };
     let missed = step > lowest;
-    let kv = missed
-        && below(Limits {
-            kv: false,
-            pins: true,
-        });
-    let pins = missed
-        && below(Limits {
-            kv: true,
-            pins: false,
-        });
-    // Where lifting one limit alone does not help, both are in the way.
-    let both = missed && !kv && !pins;
+    let (blocked_by_kv, blocked_by_pins) = match missed {
+        true => blocked_by(seats, gears.size_at(step - 1)),
+        false => (false, false),
+    };
     // An idle group has no step of its own with an empty gear list.
     let gear_at = |step| {
         if seats.highest() == 0 {
@@ -240,9 +219,37 @@ fn lowest_gear(seats: &Seats, gears: &Gears) -> Lowest {
         gear: gear_at(step),
         shift,
         lower_bound: gear_at(lowest),
-        blocked_by_kv: kv || both,
-        blocked_by_pins: pins || both,
+        blocked_by_kv,
+        blocked_by_pins,
     }
+}
+
+/// Whether KV, and whether pins, keep a group from `gear`, which counts alone allow. Where
+/// lifting one limit alone does not help, both are in the way. A rank cannot give waiting
+/// requests as if they ran: where it has too many, KV has kept these from a better place.
+fn blocked_by(seats: &Seats, gear: u32) -> (bool, bool) {
+    let group = seats.group;
+    let without_kv = Limits {
+        kv: false,
+        pins: true,
+    };
+    let without_pins = Limits {
+        kv: true,
+        pins: false,
+    };
+    let pinned = (0..group.len()).any(|rank| group.movable[rank] < group.running[rank]);
+    let pins = pinned && seats.shift(gear, without_pins).is_some();
+    if seats.reachable(gear, 1, without_kv) {
+        return (true, pins);
+    }
+    let open = group.with_unlimited_kv();
+    let placed = place(&open);
+    let open = Seats::new(&open, &placed);
+    if open.reachable(gear, 1, without_kv) {
+        return (true, pins);
+    }
+    let both = !pins && pinned && open.reachable(gear, 1, Limits::COUNTS);
+    (!pins, pins || both)
 }
 
 /// The first step in `low..high` for which `holds`, else `high`; `holds` stays

@@ -8,8 +8,7 @@ import sys
 from importlib import metadata
 from pathlib import Path
 
-from rich.console import Console
-
+from seqshift.console import literal_console
 from seqshift.cpu_bed.model import model_path
 from seqshift.cpu_bed.ranks import Bed, ScenarioError
 from seqshift.demo import rank, report, terminal
@@ -42,10 +41,10 @@ def unfit() -> str | None:
 
 def main(settings: Settings, *, report_path: Path, as_json: bool, deadline: float) -> int:
     """Runs, prints and writes; returns the exit status."""
-    errors = Console(stderr=True)
-    console = errors if as_json else Console()
+    errors = literal_console(stderr=True)
+    console = errors if as_json else literal_console()
     if missing := unfit():
-        errors.print(f"FAILED: {missing}", style="red", markup=False, highlight=False)
+        errors.print(f"FAILED: {missing}", style="red", highlight=False)
         return 1
     bed = Bed()
     try:
@@ -57,7 +56,7 @@ def main(settings: Settings, *, report_path: Path, as_json: bool, deadline: floa
             model_path(settings.model)
             measured = measure(bed, settings, deadline, load, display.address)
     except ScenarioError as error:
-        errors.print(f"FAILED: {error}", style="red", markup=False, highlight=False)
+        errors.print(f"FAILED: {error}", style="red", highlight=False)
         return 1
     finally:
         bed.stop()
