@@ -99,7 +99,7 @@ def _show(plan: Plan, loads: list[dict[str, Any]]) -> None:
         for move in plan.moves:
             kind = "running, with KV" if move.needs_kv else "waiting"
             requests = ", ".join(map(printable, move.request_ids))
-            if not move.needs_kv:
+            if move.waiting_positions:
                 many = "s" if move.count > 1 else ""
                 requests = f"position{many} {', '.join(map(str, move.waiting_positions))}"
             moves.add_row(str(move.from_rank), str(move.to_rank), str(move.count), kind, requests)

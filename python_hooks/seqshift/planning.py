@@ -54,8 +54,8 @@ class Move:
     """`count` sequences go from one rank to another.
 
     Running ones (`needs_kv`) are named by `request_ids`, if the rank's `sequences` were given. Waiting ones are named
-    by `waiting_positions`: their places, from 0, in the queue that `waiting_kv_blocks` describes, ascending and not
-    always the first ones. Whichever does not apply is empty.
+    by `waiting_positions`, if the rank's `waiting_kv_blocks` lists them: their places in that list, from 0, ascending,
+    not always the first ones. Whichever does not apply is empty.
     """
 
     from_rank: int
@@ -101,7 +101,7 @@ def plan_migrations(
 
     `graph_batch_sizes` are the effective gears in any order; a count above the largest is its own gear.
     `minimum_gain` is the least fraction of the time per step that a plan must save, taking it as proportional to the
-    gear. Raises `ValueError` that names the field and the value. Request ids must differ, in the whole group.
+    gear. Raises `ValueError` that names the field and the value. The request ids of one rank must differ.
     """
     ranks = [_rank_load(load, f"loads[{i}]") for i, load in enumerate(_items(loads, "loads"))]
     _check_names(ranks)
@@ -119,9 +119,12 @@ def plan_migrations(
     by_rank = {load.rank: load for load in ranks}
 
     def move(source: int, to: int, count: int, indices: list[int], needs_kv: bool) -> Move:
-        listed = by_rank[source].sequences
-        ids = tuple(listed[i].request_id for i in indices) if needs_kv and listed is not None else ()
-        return Move(source, to, count, ids, needs_kv, () if needs_kv else tuple(indices))
+        load = by_rank[source]
+        if needs_kv:
+            ids = tuple(load.sequences[i].request_id for i in indices) if load.sequences is not None else ()
+            return Move(source, to, count, ids, needs_kv)
+        listed = isinstance(load.waiting_kv_blocks, tuple)
+        return Move(source, to, count, (), needs_kv, tuple(indices) if listed else ())
 
     return Plan(before, after, bound, tuple(reasons), tuple(move(*entry) for entry in moves))
 
@@ -164,19 +167,18 @@ def _rank_load(load: Any, where: str) -> RankLoad:
 
 
 def _check_names(ranks: list[RankLoad]) -> None:
-    """No rank and no request id may be there twice."""
+    """No rank may be there twice, and no request id on one rank: every engine counts its own requests from 0."""
     entries: dict[int, int] = {}
     for i, load in enumerate(ranks):
         if entries.setdefault(load.rank, i) != i:
             raise ValueError(f"loads[{i}].rank = {load.rank}: loads[{entries[load.rank]}] is of the same rank")
-    places: dict[Any, tuple[int, int]] = {}
-    for i, load in enumerate(ranks):
+        places: dict[Any, int] = {}
         for j, sequence in enumerate(load.sequences or ()):
             problem = None
             try:
-                first = places.setdefault(sequence.request_id, (i, j))
-                if first != (i, j):
-                    problem = f"loads[{first[0]}].sequences[{first[1]}] has the same; every request has its own"
+                first = places.setdefault(sequence.request_id, j)
+                if first != j:
+                    problem = f"loads[{i}].sequences[{first}] has the same; a rank's requests have ids of their own"
             except TypeError:
                 problem = "must be hashable, such as a string or an integer"
             if problem is not None:
