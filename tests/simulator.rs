@@ -135,7 +135,10 @@ fn the_adaptive_trigger_is_within_one_percent_of_the_oracle() {
         assert!(adaptive.gap_to_oracle < 0.01, "{label}");
         assert!(lead > -0.005, "{label}");
         // The oracle is no better than it may be.
-        assert!(found.oracle_seconds >= found.bound_seconds, "{label}");
+        assert!(
+            found.bound_holds && found.oracle_seconds >= found.bound_seconds,
+            "{label}"
+        );
     }
 }
 
@@ -230,6 +233,148 @@ fn with_waiting_requests_the_adaptive_trigger_does_not_lose_either() {
         println!("seed {seed}: interval {interval:.0} s, adaptive {adaptive:.0} s");
         assert!(adaptive <= interval * 1.005);
     }
+}
+
+/// How much longer `adaptive` takes than `interval`, as a fraction.
+fn behind(setup: &Setup, seed: u64) -> f64 {
+    let setup = Setup {
+        seed,
+        ..setup.clone()
+    };
+    let seconds = |policy| simulate(&setup, policy).unwrap().wall_seconds;
+    seconds(Policy::Adaptive) / seconds(Policy::Interval) - 1.0
+}
+
+/// The mean over seeds. Which rank is left with the longest sequences, and who is
+/// preempted, is luck: a single rollout may come out some percent either way.
+fn mean_behind(setup: &Setup, seeds: std::ops::RangeInclusive<u64>) -> f64 {
+    let count = seeds.clone().count() as f64;
+    seeds.map(|seed| behind(setup, seed)).sum::<f64>() / count
+}
+
+/// A small set-up: gears few and many, queues, check intervals; KV that takes no time
+/// and is not limited.
+fn drawn(seed: u64) -> Setup {
+    let mut state = seed;
+    let mut next = |choices: usize| {
+        // SplitMix64.
+        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = state;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((z ^ (z >> 31)) % choices as u64) as usize
+    };
+    let mut setup = [deepseek_v3(), qwen3_235b()][next(2)].setup.clone();
+    setup.step.seconds_per_kv_token = 0.0;
+    setup.lengths = preset(PRESETS[next(3)]).expect("a preset");
+    setup.ranks = [2, 4, 8, 16][next(4)];
+    setup.samples_per_prompt = [1, 4, 16][next(3)];
+    setup.max_num_seqs = [8, 16, 64][next(3)];
+    // From half of the slots to twice as many requests as slots.
+    let sequences = setup.ranks * setup.max_num_seqs * [1, 2, 4][next(3)] / 2;
+    setup.prompts = (sequences / setup.samples_per_prompt).max(1);
+    let many = [64, 56, 48, 40, 32, 28, 24, 20, 16, 12, 8, 4, 2, 1];
+    let gears: [&[u32]; 6] = [&[64, 32, 16, 8, 4], &[16, 8, 4], &[4], &[], &[64], &many];
+    setup.gears = gears[next(6)].to_vec();
+    setup.check_interval = [50, 200, 1000][next(3)];
+    setup.prompt_correlation = [0.0, 0.5, 0.9][next(3)];
+    setup
+}
+
+/// Most by which `adaptive` may be slower than `interval`.
+const BEHIND: f64 = 0.005;
+
+#[test]
+fn little_kv_and_counts_above_the_gears_do_not_starve_the_adaptive_trigger() {
+    let deepseek = deepseek_v3().setup;
+    let mut cases = Vec::new();
+    for (tokens, seeds) in [(200_000, 1..=16), (150_000, 1..=8)] {
+        let kv_capacity_tokens = Some(tokens);
+        let setup = Setup {
+            kv_capacity_tokens,
+            ..deepseek.clone()
+        };
+        cases.push((format!("DP128, {tokens} KV tokens"), setup, seeds));
+    }
+    let mut setup = deepseek.clone();
+    (setup.ranks, setup.prompts, setup.max_num_seqs) = (16, 16, 16);
+    setup.kv_capacity_tokens = Some(34_000);
+    cases.push(("DP16, 34000 KV tokens".to_owned(), setup, 1..=32));
+    let mut setup = deepseek.clone();
+    (setup.ranks, setup.prompts, setup.samples_per_prompt) = (8, 128, 4);
+    (setup.gears, setup.check_interval) = (vec![4], 200);
+    cases.push(("DP8, gear 4".to_owned(), setup, 1..=32));
+    let mut setup = deepseek;
+    (setup.ranks, setup.prompts, setup.samples_per_prompt) = (16, 1024, 1);
+    setup.gears = vec![16, 8, 4];
+    cases.push(("DP16, gears to 16".to_owned(), setup.clone(), 1..=32));
+    let qwen = qwen3_235b().setup;
+    (setup.step, setup.transfer) = (qwen.step, qwen.transfer);
+    (setup.max_num_seqs, setup.check_interval) = (64, 200);
+    cases.push(("Qwen DP16, gears to 16".to_owned(), setup, 476..=507));
+    for (label, setup, seeds) in cases {
+        let mean = mean_behind(&setup, seeds.clone());
+        println!("{label}, seeds {seeds:?}: {:+.2} %", mean * 100.0);
+        assert!(mean <= BEHIND, "{label}");
+    }
+}
+
+/// Without luck in KV every single rollout keeps the promise.
+#[test]
+fn adaptive_is_never_behind_interval() {
+    let mut worst = (f64::MIN, 0);
+    for seed in 1..=200 {
+        let setup = drawn(seed);
+        let found = behind(&setup, seed);
+        assert!(found <= BEHIND, "seed {seed}: {found} with {setup:?}");
+        if found > worst.0 {
+            worst = (found, seed);
+        }
+    }
+    println!("worst {:+.3} % with seed {}", worst.0 * 100.0, worst.1);
+}
+
+/// With luck in KV the mean does.
+#[test]
+fn with_kv_adaptive_is_not_behind_interval_in_the_mean() {
+    let mut worst = (f64::MIN, 0);
+    for seed in 1..=48 {
+        let mut setup = drawn(seed);
+        setup.step.seconds_per_kv_token = deepseek_v3().setup.step.seconds_per_kv_token;
+        // From little more than one sequence of the greatest length to several.
+        setup.kv_capacity_tokens = [None, Some(36_000), Some(66_000)][seed as usize % 3];
+        setup.ranks = setup.ranks.min(8);
+        setup.prompts = setup.prompts.min(64);
+        let mean = mean_behind(&setup, 1..=24);
+        println!("seed {seed}: {:+.2} %", mean * 100.0);
+        assert!(mean <= BEHIND, "seed {seed}: {mean} with {setup:?}");
+        if mean > worst.0 {
+            worst = (mean, seed);
+        }
+    }
+    println!("worst {:+.2} % with seed {}", worst.0 * 100.0, worst.1);
+}
+
+/// Where nothing waits, nothing is faster than the bound; elsewhere it is not called one.
+#[test]
+fn the_bound_is_one_where_it_says_so() {
+    let mut held = 0;
+    for seed in 1..=100 {
+        let mut setup = drawn(seed);
+        setup.step.seconds_per_kv_token = 1e-7;
+        let found = compare(&setup, &Policy::ALL).unwrap();
+        if found.bound_holds {
+            held += 1;
+            for result in &found.policies {
+                let gap = result.gap_to_bound;
+                assert!(gap > -1e-6, "seed {seed}: {:?} {gap}", result.policy);
+            }
+        }
+        setup.kv_capacity_tokens = Some(100_000);
+        assert!(!setup.bound_holds());
+    }
+    println!("it held in {held} of 100");
+    assert!(held > 30);
 }
 
 #[test]

@@ -9,6 +9,7 @@ mod fill;
 mod gears;
 mod group;
 mod load;
+mod loss;
 mod outcome;
 mod packing;
 mod planner;

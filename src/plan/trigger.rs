@@ -8,18 +8,27 @@
 //! arithmetic is the same on every rank and TP shard; so is the decision. Drained
 //! ranks get the same vector and decide alike.
 //!
-//! * `interval`: a check every `check_interval` steps.
-//! * `adaptive`: a check in the step in which a lower gear becomes reachable by
-//!   counts and the move pays back. Predicted saving is the difference of the
-//!   step times of the two gears times the steps until the busiest rank would
-//!   have come down by itself; predicted cost is a fixed part plus the blocks of
-//!   the busiest rank at the measured bandwidth. The saving must exceed the cost
-//!   by [`PAYBACK`]. After a check that was blocked it backs off. Before anything
-//!   has been measured it checks like `interval`, every [`FIRST_INTERVAL`] steps.
+//! * `interval`: a check in every step that is a multiple of `check_interval`.
+//! * `adaptive`: these checks, which see what counts do not show (a request that waits
+//!   for KV blocks, say), and others in between. One in the step in which a lower gear
+//!   becomes reachable by counts and the move pays back: predicted saving is the
+//!   difference of the step times of the two gears times the steps until the busiest
+//!   rank would have come down by itself, predicted cost a fixed part plus the blocks
+//!   of the busiest rank at the measured bandwidth, and the saving must exceed the
+//!   cost by [`PAYBACK`]. One also when as much time has been lost above the lowest
+//!   gear as a check and its moves cost: above the largest gear every count is a gear,
+//!   a lower one is nearly always reachable and each is worth little, so only the sum
+//!   says when to act. And one when requests have waited long enough beside free slots.
+//!   After a check that was blocked it backs off from these. Before anything has been
+//!   measured it checks every [`FIRST_INTERVAL`] steps.
+
+#[cfg(test)]
+mod tests;
 
 use std::collections::VecDeque;
 
 use super::gears::Gears;
+use super::loss::Loss;
 use super::shared::{RankCount, Shared};
 
 /// Steps between checks of the adaptive trigger until the first measured values
@@ -59,7 +68,7 @@ const UNKNOWN_REMAINING: f64 = 1000.0;
 pub enum Mode {
     /// Every `check_interval` steps.
     Interval,
-    /// When a lower gear is reachable and pays.
+    /// Also when a lower gear is reachable and pays.
     Adaptive,
 }
 
@@ -112,15 +121,19 @@ pub struct Trigger {
     shared: Shared,
     /// Step of the last check or of the start.
     last_check: u64,
+    /// The next multiple of `check_interval` after the last check.
+    interval_at: u64,
     /// No check before this step, unless a lower gear than `blocked_at` comes up.
     not_before: u64,
     backoff: u64,
     blocked_at: u32,
-    /// Requests that wait although another rank has room, since when, and the
-    /// request-steps that were lost before.
-    placeable: u64,
-    placeable_since: u64,
-    wasted: u64,
+    /// Request-steps lost by requests that wait although another rank has room.
+    waiting: Loss,
+    /// Seconds lost by running in a higher gear than the lowest that counts allow.
+    slow: Loss,
+    /// The steps in which these will have become enough for a check.
+    waiting_at: Option<u64>,
+    slow_at: Option<u64>,
     /// (step, unfinished sequences), at every change within [`WINDOW`].
     history: VecDeque<(u64, u64)>,
     seen: Vec<RankCount>,
@@ -131,19 +144,22 @@ pub struct Trigger {
 impl Trigger {
     /// A trigger for a rollout that starts at step 0. `slots` is `max_num_seqs`.
     pub fn new(mode: Mode, check_interval: u32, gears: Gears, slots: u32) -> Self {
+        let check_interval = u64::from(check_interval.max(1));
         Self {
             mode,
-            check_interval: u64::from(check_interval.max(1)),
+            check_interval,
             gears,
             slots,
             shared: Shared::default(),
             last_check: 0,
+            interval_at: check_interval,
             not_before: 0,
             backoff: FIRST_BACKOFF,
             blocked_at: 0,
-            placeable: 0,
-            placeable_since: 0,
-            wasted: 0,
+            waiting: Loss::default(),
+            slow: Loss::default(),
+            waiting_at: None,
+            slow_at: None,
             history: VecDeque::new(),
             seen: Vec::new(),
             weighed_at: None,
@@ -157,6 +173,7 @@ impl Trigger {
         *self = Self {
             shared,
             check_interval,
+            interval_at: check_interval,
             ..fresh
         };
     }
@@ -164,20 +181,28 @@ impl Trigger {
     /// Whether a check is made before step `step` (steps count from 1 and never go
     /// back), given the counts of all ranks in rank order. Time: O(ranks).
     pub fn observe(&mut self, step: u64, group: &[RankCount]) -> Option<Cause> {
-        let interval_over = step >= self.last_check + self.check_interval;
-        if self.mode == Mode::Interval {
-            return interval_over.then_some(Cause::Interval);
+        if self.mode == Mode::Adaptive {
+            self.remember(step, group);
         }
-        self.remember(step, group);
+        if step >= self.interval_at {
+            return Some(Cause::Interval);
+        }
+        if self.mode == Mode::Interval {
+            return None;
+        }
         if step < self.last_check + QUIET {
             return None;
         }
         if !self.shared.measured() {
-            let first = self.check_interval.min(FIRST_INTERVAL);
-            return (step >= self.last_check + first).then_some(Cause::Unmeasured);
+            return (step >= self.last_check + FIRST_INTERVAL).then_some(Cause::Unmeasured);
         }
-        if step >= self.not_before && self.waste_is_full().is_some_and(|full| step >= full) {
-            return Some(Cause::Waiting);
+        if step >= self.not_before {
+            if self.waiting_at.is_some_and(|at| step >= at) {
+                return Some(Cause::Waiting);
+            }
+            if self.slow_at.is_some_and(|at| step >= at) {
+                return Some(Cause::LowerGear);
+            }
         }
         if self
             .weighed_at
@@ -193,17 +218,19 @@ impl Trigger {
     /// check although the counts stay as they are.
     pub fn next_due(&self, step: u64) -> Option<u64> {
         if self.mode == Mode::Interval {
-            return Some(self.last_check + self.check_interval);
+            return Some(self.interval_at);
         }
         if !self.shared.measured() {
-            return Some(self.last_check + self.check_interval.min(FIRST_INTERVAL));
+            return Some(self.interval_at.min(self.last_check + FIRST_INTERVAL));
         }
-        let waiting = self.waste_is_full().map(|full| full.max(self.not_before));
+        let lost = [self.waiting_at, self.slow_at];
+        let lost = lost.into_iter().flatten().min();
+        let lost = lost.map(|at| at.max(self.not_before).max(self.last_check + QUIET));
         let again = match self.weighed_at {
             Some(at) => self.weigh_again(at),
             None => self.last_check + QUIET,
         };
-        [Some(again), waiting]
+        [Some(again), Some(self.interval_at), lost]
             .into_iter()
             .flatten()
             .min()
@@ -224,11 +251,14 @@ impl Trigger {
     /// (`None`: nothing new).
     pub fn checked(&mut self, step: u64, outcome: Outcome, shared: Option<Shared>) {
         self.last_check = step;
+        self.interval_at = (step / self.check_interval + 1) * self.check_interval;
         self.weighed_at = None;
-        (self.wasted, self.placeable_since) = (0, step);
         if let Some(shared) = shared {
             self.shared = shared;
         }
+        self.waiting.reset(step);
+        self.slow.reset(step);
+        self.weigh_losses(step);
         if outcome == Outcome::Moved {
             self.backoff = FIRST_BACKOFF;
             self.not_before = 0;
@@ -267,29 +297,34 @@ impl Trigger {
         while self.history.len() > 2 && self.history[1].0 + WINDOW <= step {
             self.history.pop_front();
         }
-        self.wasted += self.placeable * (step - self.placeable_since);
-        self.placeable_since = step;
-        let slots = self.slots;
-        let held = |c: &RankCount| c.running.saturating_add(c.waiting);
-        let above: u64 = group
-            .iter()
-            .map(|c| u64::from(held(c).saturating_sub(slots)))
-            .sum();
-        let room: u64 = group
-            .iter()
-            .map(|c| u64::from(slots.saturating_sub(held(c))))
-            .sum();
-        self.placeable = above.min(room);
-        if self.placeable == 0 {
-            self.wasted = 0;
-        }
+        self.weigh_losses(step);
     }
 
-    /// The step in which enough request-steps will have been lost.
-    fn waste_is_full(&self) -> Option<u64> {
-        let enough = WASTED_STEPS * u64::from(self.slots) * self.seen.len() as u64;
-        let missing = enough.saturating_sub(self.wasted);
-        (self.placeable > 0).then(|| self.placeable_since + missing.div_ceil(self.placeable))
+    /// What is lost per step from `step` on, and when that will be enough.
+    fn weigh_losses(&mut self, step: u64) {
+        self.waiting.rate(step, self.placeable() as f64);
+        let group = u64::from(self.slots) * self.seen.len() as u64;
+        self.waiting_at = self.waiting.reaches((WASTED_STEPS * group) as f64);
+        let found = self.reachable();
+        self.slow
+            .rate(step, found.as_ref().map_or(0.0, |found| found.slower));
+        self.slow_at = found.and_then(|found| self.slow.reaches(found.cost));
+    }
+
+    /// Requests that wait for a slot although another rank has one. None while a rank
+    /// waits for KV blocks: counts do not say where there are blocks, and a request that
+    /// is moved early is then soon preempted. The checks of `interval` see to these.
+    fn placeable(&self) -> u64 {
+        let (mut above, mut room) = (0, 0);
+        for count in &self.seen {
+            if count.waiting > 0 && count.running < self.slots {
+                return 0;
+            }
+            let held = count.running.saturating_add(count.waiting);
+            above += u64::from(held.saturating_sub(self.slots));
+            room += u64::from(self.slots.saturating_sub(held));
+        }
+        above.min(room)
     }
 
     /// Fraction of the sequences that finish per step.
@@ -306,162 +341,57 @@ impl Trigger {
         }
     }
 
-    fn lower_gear_pays(&self, step: u64) -> bool {
-        let busiest = self
-            .seen
-            .iter()
-            .map(|c| (c.running + c.waiting).min(self.slots));
-        let Some(busiest) = busiest.max().filter(|&busiest| busiest > 0) else {
-            return false;
-        };
+    /// The lowest gear that the counts allow, if it is below the current one and there
+    /// are measurements.
+    fn reachable(&self) -> Option<Reachable> {
+        let running = self.seen.iter().map(|c| c.running.min(self.slots));
+        let busiest = running.max().filter(|&busiest| busiest > 0)?;
         let (gear, lowest) = (self.gears.gear_of(busiest), self.lowest());
-        // Blocked before: only a gear that was out of reach then is a new case.
-        if lowest >= gear || step < self.not_before && lowest >= self.blocked_at {
-            return false;
+        if lowest >= gear {
+            return None;
         }
         let times = &self.shared.step_seconds;
-        let (Some(slow), Some(fast)) = (times.at(gear), times.at(lowest)) else {
+        let moved = f64::from(busiest - lowest) * self.shared.blocks_per_sequence;
+        Some(Reachable {
+            busiest,
+            lowest,
+            slower: times.at(gear)? - times.at(lowest)?,
+            cost: self.shared.fixed_seconds + moved * self.shared.seconds_per_block,
+        })
+    }
+
+    fn lower_gear_pays(&self, step: u64) -> bool {
+        let Some(found) = self.reachable() else {
             return false;
         };
+        // Blocked before: only a gear that was out of reach then is a new case.
+        if step < self.not_before && found.lowest >= self.blocked_at {
+            return false;
+        }
+        // Where every count is a gear there is always a lower one soon: each is worth
+        // little by itself, and what matters is what has been lost.
+        if found.lowest > self.gears.largest() {
+            return false;
+        }
         let remaining = self.shared.remaining.unwrap_or(UNKNOWN_REMAINING);
         let rate = self.finish_rate(step);
-        let alone = (f64::from(busiest) / f64::from(lowest.max(1))).ln() / rate;
-        let saving = (slow - fast)
-            * if rate > 0.0 {
-                alone.min(remaining)
-            } else {
-                remaining
-            };
-        let moved = f64::from(busiest - lowest) * self.shared.blocks_per_sequence;
-        let cost = self.shared.fixed_seconds + moved * self.shared.seconds_per_block;
-        saving > PAYBACK * cost
+        let alone = (f64::from(found.busiest) / f64::from(found.lowest.max(1))).ln() / rate;
+        let steps = if rate > 0.0 {
+            alone.min(remaining)
+        } else {
+            remaining
+        };
+        found.slower * steps > PAYBACK * found.cost
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::super::shared::Measured;
-    use super::*;
-
-    fn counts(running: &[u32]) -> Vec<RankCount> {
-        running
-            .iter()
-            .map(|&running| RankCount {
-                running,
-                waiting: 0,
-            })
-            .collect()
-    }
-
-    fn adaptive() -> Trigger {
-        Trigger::new(Mode::Adaptive, 1000, Gears::new(&[16, 8, 4]).unwrap(), 16)
-    }
-
-    fn shared(fixed_seconds: f64) -> Shared {
-        Shared::merge(&[Measured {
-            step_seconds: vec![(16, 0.04), (8, 0.02)],
-            fixed_seconds: Some(fixed_seconds),
-            seconds_per_block: Some(0.001),
-            blocks_per_sequence: 10.0,
-            longest_remaining: Some(2000),
-        }])
-    }
-
-    #[test]
-    fn interval_is_an_interval() {
-        let mut trigger = Trigger::new(Mode::Interval, 100, Gears::new(&[4]).unwrap(), 4);
-        let group = counts(&[4, 0]);
-        let mut checks = Vec::new();
-        for step in 1..=350 {
-            if trigger.observe(step, &group) == Some(Cause::Interval) {
-                checks.push(step);
-                trigger.checked(step, Outcome::Nothing, None);
-            }
-        }
-        assert_eq!(checks, [100, 200, 300]);
-    }
-
-    #[test]
-    fn unmeasured_it_checks_soon() {
-        let mut trigger = adaptive();
-        let group = counts(&[12, 2]);
-        let first = (1..).find_map(|step| trigger.observe(step, &group).map(|c| (step, c)));
-        assert_eq!(first, Some((FIRST_INTERVAL, Cause::Unmeasured)));
-    }
-
-    #[test]
-    fn it_acts_in_the_step_in_which_a_lower_gear_is_reachable() {
-        let mut trigger = adaptive();
-        trigger.checked(1, Outcome::Nothing, Some(shared(0.1)));
-        trigger.not_before = 0;
-        assert_eq!(trigger.observe(10, &counts(&[12, 5])), None);
-        assert_eq!(
-            trigger.observe(11, &counts(&[12, 4])),
-            Some(Cause::LowerGear)
-        );
-        trigger.checked(11, Outcome::Moved, None);
-        assert_eq!(trigger.observe(40, &counts(&[8, 8])), None);
-    }
-
-    #[test]
-    fn a_move_that_does_not_pay_is_not_made() {
-        let mut trigger = adaptive();
-        trigger.checked(1, Outcome::Moved, Some(shared(30.0)));
-        assert_eq!(trigger.observe(10, &counts(&[12, 4])), None);
-        trigger.checked(10, Outcome::Moved, Some(shared(20.0)));
-        assert_eq!(
-            trigger.observe(20, &counts(&[12, 4])),
-            Some(Cause::LowerGear)
-        );
-    }
-
-    #[test]
-    fn a_group_that_comes_down_by_itself_is_left_alone() {
-        let mut trigger = adaptive();
-        trigger.checked(1, Outcome::Moved, Some(shared(2.0)));
-        // Both ranks lose a tenth of their sequences per step.
-        assert_eq!(trigger.observe(5, &counts(&[16, 16])), None);
-        assert_eq!(trigger.observe(6, &counts(&[14, 14])), None);
-        assert_eq!(trigger.observe(7, &counts(&[12, 4])), None);
-    }
-
-    #[test]
-    fn blocked_it_backs_off_until_a_lower_gear_comes_up() {
-        let mut trigger = adaptive();
-        trigger.checked(1, Outcome::Moved, Some(shared(0.1)));
-        let mut checks = Vec::new();
-        let group = counts(&[12, 2]);
-        for step in 5..400 {
-            if trigger.observe(step, &group).is_some() {
-                checks.push(step);
-                trigger.checked(step, Outcome::Blocked, None);
-                assert!(trigger.next_due(step) > Some(step));
-            }
-        }
-        assert_eq!(checks, [5, 37, 101, 229]);
-        // A lower gear than the blocked one does not wait for the back-off.
-        assert_eq!(trigger.observe(400, &counts(&[9, 0])), None);
-        assert_eq!(
-            trigger.observe(401, &counts(&[8, 0])),
-            Some(Cause::LowerGear)
-        );
-    }
-
-    #[test]
-    fn waiting_requests_get_a_check_when_enough_is_lost() {
-        let mut trigger = adaptive();
-        trigger.checked(1, Outcome::Moved, Some(shared(0.1)));
-        let group = [
-            RankCount {
-                running: 16,
-                waiting: 3,
-            },
-            RankCount {
-                running: 15,
-                waiting: 0,
-            },
-        ];
-        let first = (6..).find_map(|step| trigger.observe(step, &group).map(|c| (step, c)));
-        assert_eq!(first, Some((6 + WASTED_STEPS * 32, Cause::Waiting)));
-    }
+/// A lower gear than the current one.
+struct Reachable {
+    /// Sequences of the busiest rank.
+    busiest: u32,
+    lowest: u32,
+    /// Seconds by which a step is slower than in the lowest gear.
+    slower: f64,
+    /// Seconds of a check and its moves.
+    cost: f64,
 }

@@ -20,7 +20,8 @@ pub struct PolicyResult {
     /// How much longer than the oracle's, as a fraction of it. Below zero for a policy
     /// that evens KV beyond what gears need, or waits for nothing to move.
     pub gap_to_oracle: f64,
-    /// The same against the bound.
+    /// The same against the bound; below zero only where that is none
+    /// ([`Comparison::bound_holds`]).
     pub gap_to_bound: f64,
     /// Decode steps.
     pub steps: u64,
@@ -57,6 +58,8 @@ pub struct Comparison {
     pub oracle_seconds: f64,
     /// Seconds of [`Policy::Bound`].
     pub bound_seconds: f64,
+    /// Whether no policy can be below it: [`Setup::bound_holds`].
+    pub bound_holds: bool,
     /// The results.
     pub policies: Vec<PolicyResult>,
 }
@@ -111,6 +114,7 @@ pub fn compare(setup: &Setup, policies: &[Policy]) -> Result<Comparison, SimErro
         tokens,
         oracle_seconds,
         bound_seconds,
+        bound_holds: setup.bound_holds(),
         policies: policies.iter().zip(runs).map(result).collect(),
         setup: setup.clone(),
     })

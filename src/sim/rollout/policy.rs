@@ -23,9 +23,10 @@ pub enum Policy {
     /// trigger on a perfect network could reach. Like all of seqshift it moves
     /// nothing that does not lower the gear.
     Oracle,
-    /// A bound below everything: KV tokens are spread evenly in every step too, and
-    /// all ranks share one queue and one KV cache. Reaching it would take moves that
-    /// lower no gear.
+    /// KV tokens are spread evenly in every step too, and all ranks share one queue and
+    /// one KV cache. Reaching it would take moves that lower no gear. It is a bound below
+    /// everything where nothing waits ([`Setup::bound_holds`](super::Setup::bound_holds)),
+    /// else a reference only.
     Bound,
 }
 

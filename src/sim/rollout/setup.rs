@@ -99,6 +99,15 @@ impl Setup {
         u64::from(self.prompts) * u64::from(self.samples_per_prompt)
     }
 
+    /// Whether [`Policy::Bound`](super::Policy::Bound) is below everything: KV is not
+    /// limited and there is a slot for every sequence at once. In a queue the order
+    /// matters, and with little KV whom one preempts; the bound admits in the order of
+    /// the prompts and preempts the youngest, like everyone, which need not be best.
+    pub fn bound_holds(&self) -> bool {
+        let slots = u64::from(self.ranks) * u64::from(self.max_num_seqs);
+        self.kv_capacity_tokens.is_none() && self.sequences() <= slots
+    }
+
     /// Whether all fields are possible.
     ///
     /// # Errors
