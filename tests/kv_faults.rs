@@ -5,6 +5,7 @@
 
 mod support;
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use seqshift::device::Stream;
@@ -24,9 +25,22 @@ struct Pair {
 
 impl Pair {
     fn new(rank: &Rank, verify: bool) -> Self {
+        let options = TransferOptions::new(&rank.runtime, 1 << 20, verify);
+        Self::with(rank, options)
+    }
+
+    /// Each move is a round of its own.
+    fn in_rounds(rank: &Rank, verify: bool) -> Self {
+        let options = TransferOptions {
+            chunk_bytes: 4 * 1024,
+            ..TransferOptions::new(&rank.runtime, 1 << 20, verify)
+        };
+        Self::with(rank, options)
+    }
+
+    fn with(rank: &Rank, options: TransferOptions) -> Self {
         let stream = Stream::new(&rank.runtime).expect("a stream");
         let cache = Cache::new(&stream, rank.rank, 16, &[1024], 0);
-        let options = TransferOptions::new(&rank.runtime, 1 << 20, verify);
         let layout = cache.layout.clone();
         // SAFETY: the cache is dropped after the transfer, with `self`, when no exchange runs.
         let transfer = unsafe { Transfer::new(&rank.runtime, layout, rank.ranks, options) }
@@ -338,4 +352,41 @@ fn staging_memory_that_cannot_be_had_is_an_error_before_anything_is_sent() {
         "{error}"
     );
     make(1 << 20).expect("now there is memory");
+}
+
+/// Both scatters are on the stream when the first one is found to have failed.
+#[test]
+fn what_was_behind_a_failed_scatter_counts_as_failed() {
+    let failure = || Fault::FailTask(i64::from(ffi::CANN_RT_INTERNAL));
+    for second in [failure(), Fault::Stall] {
+        let faults = Faults::begin();
+        // The calls of both ranks are counted: a scatter may come before the second gather.
+        let gathered = AtomicBool::new(false);
+        group(2, |rank| {
+            let mut pair = Pair::in_rounds(&rank, false);
+            rank.barrier.wait();
+            if rank.rank == 0 {
+                faults.rules().arm("aclrtMemcpyAsync", 3, 1, failure());
+                faults.rules().arm("aclrtMemcpyAsync", 4, 1, second);
+            }
+            rank.barrier.wait();
+            let until = Instant::now() + Duration::from_secs(5);
+            let report = pair.exchange(&rank, until);
+            assert_eq!(report.rounds, 2);
+            assert!(
+                Instant::now() < until + Duration::from_secs(5),
+                "{report:?}"
+            );
+            if rank.rank == 0 {
+                gathered.store(errors(&report) == [None, None], Ordering::Relaxed);
+            }
+            rank.barrier.wait();
+            if rank.rank == 1 && gathered.load(Ordering::Relaxed) {
+                let [Some(first), Some(_)] = errors(&report)[..] else {
+                    panic!("{report:?} arrived {:?}", pair.arrived())
+                };
+                assert!(first.starts_with("scatter: "), "{first}");
+            }
+        });
+    }
 }

@@ -7,7 +7,7 @@ use xxhash_rust::xxh3::Xxh3;
 use super::Direction;
 use super::items::{part, span};
 use super::schedule::{Chunk, Move, Round, rounds};
-use super::staging::{Lane, Lanes, Staging};
+use super::staging::{Lanes, Staging};
 use super::transfer::{ExchangeReport, MoveOutcome, Timings, Transfer};
 use crate::collective::{Communicator, SendRecv};
 use crate::device::{DeviceError, Event};
@@ -296,6 +296,16 @@ impl<'a> Exchange<'a> {
             Direction::Gather => (&mut self.lanes.gather, &mut self.sending),
             Direction::Scatter => (&mut self.lanes.scatter, &mut self.receiving),
         };
+        if lane.take_lost(half) {
+            for chunk in chunks {
+                fail_chunk(
+                    all,
+                    chunk,
+                    "lost with a stream on which an earlier copy failed",
+                );
+            }
+            return Ok(());
+        }
         match lane.wait(half, left) {
             Ok(()) => Ok(()),
             Err(error) if error.is_timeout() => {
@@ -317,9 +327,8 @@ impl<'a> Exchange<'a> {
             Direction::Gather => &mut self.lanes.gather,
             Direction::Scatter => &mut self.lanes.scatter,
         };
-        match Lane::new(&self.transfer.runtime) {
-            Ok(new) => *lane = new,
-            Err(error) => tracing::warn!(%error, "a failed stream could not be replaced"),
+        if let Err(error) = lane.renew(&self.transfer.runtime) {
+            tracing::warn!(%error, "a failed stream could not be replaced");
         }
     }
 

@@ -73,6 +73,8 @@ pub(super) struct Lane {
     events: [Event; 2],
     /// Whether the half's event has been recorded and not waited for.
     pending: [bool; 2],
+    /// Whether the half's work was on a stream that this lane replaced, and may never be done.
+    lost: [bool; 2],
 }
 
 impl Lane {
@@ -81,7 +83,26 @@ impl Lane {
             stream: Stream::new(runtime)?,
             events: [Event::new(runtime)?, Event::new(runtime)?],
             pending: [false; 2],
+            lost: [false; 2],
         })
+    }
+
+    /// Gives up the stream and takes a new one. What has been enqueued and not waited for is lost:
+    /// the stream is aborted, since dropping one that stalls would wait for it without limit.
+    pub(super) fn renew(&mut self, runtime: &Arc<Runtime>) -> Result<(), DeviceError> {
+        let aborted = self.stream.abort();
+        for half in 0..2 {
+            self.lost[half] |= std::mem::take(&mut self.pending[half]);
+        }
+        let new = Self::new(runtime)?;
+        let lost = self.lost;
+        *self = Self { lost, ..new };
+        aborted
+    }
+
+    /// Whether the half's work was lost with an earlier stream; says so once.
+    pub(super) fn take_lost(&mut self, half: usize) -> bool {
+        std::mem::take(&mut self.lost[half])
     }
 
     /// Marks the end of what has been enqueued for the half.
