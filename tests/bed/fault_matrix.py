@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import tempfile
 import time
@@ -16,6 +15,7 @@ from typing import Any
 
 from bed.fault_cells import OFF, ON, STOPS, Cell, matrix, sample
 from bed.fault_run import Outcome, run_cells
+from bed.seeds import seed_of
 from bed.verify import EMPTY, total, verify
 
 SEED = "SEQSHIFT_FAULTS_SEED"
@@ -121,13 +121,6 @@ def table(found: dict[Cell, list[str]]) -> str:
     return "\n".join(lines)
 
 
-def new_seed() -> int:
-    """The seed that the environment gives, or a new one; printed, since it repeats a sample."""
-    seed = int(os.environ.get(SEED) or time.time_ns() % 1_000_000)
-    print(f"{SEED}={seed}", flush=True)
-    return seed
-
-
 # Ranks and shards, and how many cells: all, one of each fault, or so many of those.
 GROUPS = ((2, 1, "all"), (2, 2, "each"), (3, 1, "each"), (4, 1, 60))
 
@@ -141,7 +134,7 @@ def main() -> int:
     parser.add_argument("--dp", type=int, help="only groups of so many ranks")
     parser.add_argument("--tp", type=int, help="only groups of so many shards")
     options = parser.parse_args()
-    seed, failed = new_seed(), 0
+    seed, failed = seed_of(SEED), 0
     bed = Bed().start()
     try:
         for dp, tp, which in GROUPS:

@@ -16,9 +16,9 @@ from seqshift.cpu_bed.engine import make_llm
 from seqshift.cpu_bed.ranks import RankContext
 
 from bed import rollout, workload
-from bed.fault_cells import LOAD, ON, START, Cell, matrix
+from bed.fault_cells import LOAD, ON, START, Cell, Mock, matrix
 from bed.fault_run import CONFIG, run_cell
-from bed.mock_control import MockControl
+from bed.mock_control import Action, MockControl
 from bed.workload import Workload
 
 
@@ -95,8 +95,15 @@ def draw(seed: int, number: int, dp: int, slots: int) -> Draw:
     cell = Cell(LOAD, "no fault", 0, 0, ())
     if source.random() < 0.5:
         # What is closed with an error stays open in the mock; an interrupt stops a rollout.
-        cell = source.choice([c for c in matrix(dp) if c.outcome == ON and c.step != START])
+        fitting = [c for c in matrix(dp) if c.outcome == ON and c.step != START]
+        # Without a digest nobody sees a wrong byte of KV; so it is documented.
+        cell = source.choice([c for c in fitting if config["verify_kv"] or not changes_kv(c)])
     return Draw(number, tuple(works), config, plan, cell)
+
+
+def changes_kv(cell: Cell) -> bool:
+    """Whether the fault is wrong bytes of KV rather than missing ones."""
+    return any(isinstance(one, Mock) and one.action is Action.CORRUPT for one in cell.injections)
 
 
 def work_of(one: Draw, rank: int) -> Workload:

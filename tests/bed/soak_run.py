@@ -11,12 +11,12 @@ import pickle
 import statistics
 import sys
 import tempfile
-import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from bed.fault_run import Outcome
+from bed.seeds import seed_of
 from bed.soak import Draw, Usage, draw, soak
 from bed.verify import verify
 
@@ -113,13 +113,6 @@ def run_soak(bed: Any, seed: int, rollouts: int, groups: tuple[tuple[int, int], 
     return found
 
 
-def new_seed() -> int:
-    """The seed that the environment gives, or a new one; printed, since it repeats a run."""
-    seed = int(os.environ.get(SEED) or time.time_ns() % 1_000_000)
-    print(f"{SEED}={seed}", flush=True)
-    return seed
-
-
 GROUPS = ((2, 16), (3, 6), (4, 16))
 
 
@@ -127,7 +120,7 @@ def main() -> int:
     """Runs the soak."""
     from seqshift.cpu_bed.ranks import Bed
 
-    seed = new_seed()
+    seed = seed_of(SEED)
     bed = Bed().start()
     try:
         found = run_soak(bed, seed, int(os.environ.get(ROLLOUTS) or 200), GROUPS)

@@ -1,15 +1,16 @@
 """Random rollouts, half of them with a random fault, differ in nothing from unhooked ones and leave nothing behind.
 
-Ten of them here; `make soak` runs two hundred and also measures how memory grows.
+Ten of them here, always the same; `make soak` runs two hundred new ones and also measures how memory grows.
 """
 
 from __future__ import annotations
 
-from bed.soak_run import leaks, new_seed, run_soak
+from bed.seeds import seed_of
+from bed.soak_run import SEED, leaks, run_soak
 
 
 def test_ten_random_rollouts(bed):
-    found = run_soak(bed, new_seed(), 10, ((2, 16), (3, 6)))
+    found = run_soak(bed, seed_of(SEED, 1), 10, ((2, 16), (3, 6)))
     assert found.problems == []
     assert found.rollouts == 10
     assert found.moved > 0
