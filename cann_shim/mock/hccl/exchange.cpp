@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "copy_past_cache.hpp"
+
 namespace mock::hccl {
 namespace {
 
@@ -11,6 +13,10 @@ using Clock = std::chrono::steady_clock;
 
 // How long to sleep before looking whether the others still live and the stream was not aborted.
 constexpr auto kNap = 5ms;
+
+// Bytes that one side copies into or out of the bounce buffer before the other one gets to know: small enough to stay
+// in a processor's cache, large enough that waking the other side costs less than the copy.
+constexpr uint64_t kBouncePart = 256 << 10;
 
 Result bad_memory(const Status &status) { return error(CANN_HCCL_MEMORY, "%s", status.text.c_str()); }
 
@@ -53,9 +59,8 @@ Result Exchange::feed_bounce(Channel &channel, uint32_t rank, Direction &directi
     const Message &message = direction.queue.front();
     const uint64_t used = direction.moved - channel.consumed.load(std::memory_order_acquire);
     const uint64_t at = direction.moved % kBounceBytes;
-    // Half the buffer at a time, so that both sides copy at once.
     const uint64_t bytes = std::min({message.bytes - direction.moved, kBounceBytes - used, kBounceBytes - at,
-                                     kBounceBytes / 2, chunk_});
+                                     kBouncePart, chunk_});
     if (bytes == 0) return {};
     const char *source = static_cast<const char *>(message.address) + direction.moved;
     Access access;
@@ -125,7 +130,7 @@ Result Exchange::take(Channel &channel, uint32_t rank, Direction &direction, uin
         source = from.data();
     } else if (channel.mode == kBounce) {
         const uint64_t there = channel.produced.load(std::memory_order_acquire) - direction.moved;
-        bytes = std::min({bytes, there, kBounceBytes - at});
+        bytes = std::min({bytes, there, kBounceBytes - at, kBouncePart});
         source = channel.bounce + at;
     }
     if (bytes == 0) return {};
@@ -136,7 +141,12 @@ Result Exchange::take(Channel &channel, uint32_t rank, Direction &direction, uin
         if (!to.ok()) return bad_memory(to.status());
         target = to.data();
     }
-    std::memcpy(target, source, bytes);
+    // A program's own tensor is where the bytes stay; other memory is mostly staging, read again at once.
+    if (to.block() != nullptr && to.block()->kind == Kind::registered) {
+        copy_past_cache(target, source, bytes);
+    } else {
+        std::memcpy(target, source, bytes);
+    }
     direction.moved += bytes;
     if (channel.mode == kBounce) {
         channel.consumed.store(direction.moved, std::memory_order_release);

@@ -15,8 +15,9 @@
 namespace mock::hccl {
 
 constexpr uint32_t kMaxRanks = 64;
-// Of one direction between two ranks, for memory that the other rank cannot map.
-constexpr uint64_t kBounceBytes = 512 << 10;
+// Of one direction between two ranks, for memory that the other rank cannot map. Several parts (exchange.cpp), so that
+// a side whose processor is taken away does not stop the other one at once.
+constexpr uint64_t kBounceBytes = 2 << 20;
 
 enum SlotState : uint32_t { kEmpty = 0, kJoined = 1, kLeft = 2 };
 
