@@ -29,9 +29,9 @@ from vllm.v1.structured_output.request import StructuredOutputRequest
 from vllm.v1.worker.gpu_input_batch import CachedRequestState
 
 from seqshift._native import count_slot
+from seqshift.adapters import kv_caches
 from seqshift.adapters.vllm_0_9_1.copies import Copies
 from seqshift.adapters.vllm_0_9_1.returns import Away, Foreign, Returns
-from seqshift.adapters.vllm_0_9_1.values import split, sub_cache
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(SamplingParams).decode
@@ -96,14 +96,10 @@ class EngineState(Returns):
         # The getter waits until torch_npu's queue of host launches is empty, so what was launched is in the stream.
         return torch.npu.current_stream().npu_stream
 
-    def kv_layout(self) -> list[list[tuple]]:
-        """Per layer a list of sub-caches (pointer, blocks, stride, length, extent, dtype, ACL format); in bytes.
-
-        Raises:
-            ValueError: for a tensor whose blocks are not the leading dimension, or not contiguous inside.
-        """
-        count = self.blocks.kv_cache_config.num_blocks
-        return [[sub_cache(t, count) for t in split(cache, count)] for cache in self.runner.kv_caches]
+    def kv_layout(self) -> list[list[kv_caches.SubCache]]:
+        """Per layer its sub-caches; raises ValueError for a tensor that is none."""
+        nz = kv_caches.keeps_nz(self.runner.vllm_config.additional_config)
+        return kv_caches.describe(self.runner.kv_caches, self.blocks.kv_cache_config.num_blocks, nz)
 
     def reduce_counts(self) -> list[int]:
         """The engine's own all-reduce of "anyone unfinished?", with one int32 slot per rank that holds its counts."""
