@@ -66,7 +66,7 @@ bench: build bed
 	missed=; \
 	$(MAKE) --silent -C cann_shim/mock OUT=$(CURDIR)/$(MOCK_DIR) OBJ=$(CURDIR)/build/mock bench || missed=" mock"; \
 	$(CARGO) bench --no-fail-fast || missed="$$missed cargo"; \
-	for bench in router group_vector engine_step engine_kv; do \
+	for bench in router group_vector engine_step engine_kv engine_precopy; do \
 		$(BIN)/python benches/$$bench.py || missed="$$missed $$bench"; \
 	done; test -z "$$missed" || { echo "bounds missed:$$missed" >&2; exit 1; }
 

@@ -18,89 +18,40 @@ import os
 import statistics
 import sys
 import time
-from dataclasses import dataclass, replace
 
-from seqshift.cpu_bed.model import DEEP
+from kv_rollout import MIB, SEQUENCES, STEPS_BETWEEN_CHECKS, Size, rollout
 from seqshift.cpu_bed.ranks import Bed, RankContext
 
-SEQUENCES = 2
 REPEATS = 7
 # The yardstick takes seconds where ours takes a tenth of one.
-YARDSTICK_REPEATS = 3
-STEPS_BETWEEN_CHECKS = 3
+YARDSTICK_REPEATS = 5
 # Larger than the last-level cache.
 FLUSH_BYTES = 256 << 20
-MIB = 1 << 20
 # Pause over plain copy from 16 MiB on; the published method is at 16 to 39 times.
 COPY_BOUND = 4.0
 # Pause over yardstick at 1 MiB.
 YARDSTICK_BOUND = 0.2
-MODEL = replace(DEEP, dtype="bfloat16", positions=16384)
-
-
-@dataclass(frozen=True)
-class Size:
-    """MiB of KV of one sequence, once it has decoded its tokens, and tokens per block."""
-
-    mib: int
-    block_tokens: int = 128
-
-    @property
-    def tokens(self) -> int:
-        """Tokens of that many bytes, two bytes per element."""
-        return self.mib * MIB // MODEL.kv_bytes_per_token(2)
-
-
 # 1 MiB is 32 tokens of this model.
 SIZES = (Size(1, block_tokens=32), Size(16), Size(64), Size(256))
 
 
 def rank(ctx: RankContext, size: Size) -> dict:
     """Seconds of each pause, of the plain copies and of the yardstick's migrations on this rank."""
-    import seqshift
     import torch
-    from seqshift.cpu_bed.engine import make_llm
     from vllm import SamplingParams
-    from vllm.v1.engine.llm_engine import LLMEngine
 
     # From the first check on the sequences go to and fro; the prompt leaves room in its last block for what is decoded.
     steps = STEPS_BETWEEN_CHECKS * (REPEATS + 2)
-    prompt_tokens = size.tokens - steps - 1
-    settings = {"backend": "mock", "graph_batch_sizes": [16, 8, 4, 2, 1], "profile": False, "precopy": False}
-    os.environ["SEQSHIFT_TEST_PLAN"] = "shuffle"
-    assert seqshift.enable_rollout_rebalance({**settings, "check_interval": STEPS_BETWEEN_CHECKS})
-    llm = make_llm(
-        ctx,
-        model=MODEL,
-        max_model_len=max(1024, 2 * size.tokens),
-        max_num_seqs=SEQUENCES,
-        block_size=size.block_tokens,
-        kv_mib=2 * SEQUENCES * size.mib + 64,
-        prefix_caching=False,
-    )
-    pauses, original = [], LLMEngine.step
+    pauses = []
 
-    def step(engine):
-        before = seqshift.stats()
-        outputs = original(engine)
-        after = seqshift.stats()
+    def seen(before, after):
         if after["plans"] > before["plans"]:
             pauses.append(after["pause_seconds"] - before["pause_seconds"])
-        return outputs
 
-    LLMEngine.step = step
-    prompts = [{"prompt_token_ids": [2 + (7 * i + s) % 1000 for i in range(prompt_tokens)]} for s in range(SEQUENCES)]
-    llm.generate(
-        prompts if ctx.dp_rank == 0 else [],
-        SamplingParams(max_tokens=steps, ignore_eos=True, temperature=0.0, detokenize=False),
-        use_tqdm=False,
-    )
-    LLMEngine.step = original
-    moved = seqshift.stats()
-    seqshift.disable_rollout_rebalance()
-    caches = llm.llm_engine.model_executor.driver_worker.worker.model_runner.kv_caches
+    done = rollout(ctx, size, steps, size.tokens - steps - 1, seen, precopy=False)
+    caches = done.llm.llm_engine.model_executor.driver_worker.worker.model_runner.kv_caches
     ids = torch.arange(1, 1 + size.tokens // size.block_tokens)
-    requests = [(prompt["prompt_token_ids"], SamplingParams(max_tokens=steps)) for prompt in prompts]
+    requests = [(prompt["prompt_token_ids"], SamplingParams(max_tokens=steps)) for prompt in done.prompts]
     yardstick = [published(ctx, requests, caches, ids) for _ in range(YARDSTICK_REPEATS)]
     torch.distributed.barrier()
     copies = plain_copies(SEQUENCES * size.mib * MIB) if ctx.rank == 0 else []
@@ -109,9 +60,8 @@ def rank(ctx: RankContext, size: Size) -> dict:
         "pauses": pauses[1:],
         "yardstick": yardstick,
         "copies": copies,
-        "moved": moved["sequences_moved"],
-        "rolled_back": moved["moves_rolled_back"],
-        "kv_bytes": moved["kv_bytes_moved"],
+        "rolled_back": done.stats["moves_rolled_back"],
+        "kv_bytes": done.stats["kv_bytes_moved"],
     }
 
 
@@ -154,25 +104,29 @@ def plain_copies(length: int) -> list[float]:
 
 
 def measure(bed: Bed, size: Size) -> dict:
-    """One size: medians and quartiles in milliseconds, and ratios."""
+    """One size: quartiles, and ratios of medians."""
     ranks = bed.run(rank, size, deadline=900)
     # The busier rank of each check.
     pauses = [max(both) for both in zip(*(one["pauses"] for one in ranks))]
     assert len(pauses) >= REPEATS, f"{len(pauses)} checks moved sequences, {REPEATS} wanted"
     assert not any(one["rolled_back"] for one in ranks)
-    yardstick = statistics.median(max(both) for both in zip(*(one["yardstick"] for one in ranks)))
-    copy = statistics.median(ranks[0]["copies"])
+    yardstick = [max(both) for both in zip(*(one["yardstick"] for one in ranks))]
+    copies = ranks[0]["copies"]
     pause = statistics.median(pauses)
     return {
         "mib_per_sequence": size.mib,
-        "pause_ms": round(1000 * pause, 2),
-        "pause_quartiles_ms": [round(1000 * q, 2) for q in statistics.quantiles(pauses, n=4)],
-        "plain_copy_ms": round(1000 * copy, 3),
-        "yardstick_ms": round(1000 * yardstick, 2),
-        "pause_over_copy": round(pause / copy, 2),
-        "pause_over_yardstick": round(pause / yardstick, 3),
+        "pause_ms": spread(pauses),
+        "plain_copy_ms": spread(copies),
+        "yardstick_ms": spread(yardstick),
+        "pause_over_copy": round(pause / statistics.median(copies), 2),
+        "pause_over_yardstick": round(pause / statistics.median(yardstick), 3),
         "kv_mib_moved_per_check": round(sum(one["kv_bytes"] for one in ranks) / MIB / (len(pauses) + 1), 1),
     }
+
+
+def spread(seconds: list[float]) -> list[float]:
+    """Quartiles in milliseconds; the second one is the median."""
+    return [round(1000 * q, 3) for q in statistics.quantiles(seconds, n=4)]
 
 
 def main() -> int:
