@@ -19,7 +19,6 @@ use seqshift::plan::{
 use serde_json::{Value, json};
 
 const SEED: u64 = 7;
-const SLOTS: u32 = 512;
 const GEARS: [u32; 12] = [512, 256, 192, 128, 96, 80, 72, 64, 48, 32, 16, 8];
 
 /// Ranks, sequences, the most seconds a plan may take on an idle core, and the
@@ -30,9 +29,66 @@ const GROUPS: [(u32, u32, f64, u32); 3] = [
     (4096, 262_144, 10e-3, 3),
 ];
 
+/// What a kind of group is like.
+#[derive(Clone, Copy)]
+struct Kind {
+    name: &'static str,
+    /// Most blocks of a sequence.
+    blocks: u32,
+    /// Most free blocks of a rank: from none to this many, or always plenty.
+    free: Option<u32>,
+    /// Most waiting requests of a rank besides those above its slots, and most blocks
+    /// of each. Without any, nothing waits.
+    waiting: u32,
+    prompt: u32,
+    slots: u32,
+}
+
+const EQUAL: Kind = Kind {
+    name: "equal",
+    blocks: 1,
+    free: None,
+    waiting: 0,
+    prompt: 1,
+    slots: 512,
+};
+const KINDS: [Kind; 6] = [
+    EQUAL,
+    Kind {
+        name: "different",
+        blocks: 256,
+        ..EQUAL
+    },
+    Kind {
+        name: "equal, little KV",
+        free: Some(24),
+        ..EQUAL
+    },
+    Kind {
+        name: "different, little KV",
+        blocks: 256,
+        free: Some(1500),
+        ..EQUAL
+    },
+    Kind {
+        name: "waiting",
+        waiting: 12,
+        slots: 96,
+        ..EQUAL
+    },
+    Kind {
+        name: "waiting, different, little KV",
+        blocks: 256,
+        free: Some(1500),
+        waiting: 12,
+        prompt: 64,
+        slots: 96,
+    },
+];
+
 /// Sequences on random ranks, some of which are drawn far more often than others;
-/// one in twenty cannot move. `blocks` is the most blocks of a sequence.
-fn group(ranks: u32, sequences: u32, blocks: u32) -> Vec<RankLoad> {
+/// one in twenty cannot move.
+fn group(ranks: u32, sequences: u32, kind: Kind) -> Vec<RankLoad> {
     let mut rng = ChaCha8Rng::seed_from_u64(SEED);
     let mut below = |n: u32| ((u64::from(rng.next_u32()) * u64::from(n)) >> 32) as u32;
     let weights: Vec<u32> = (0..ranks).map(|_| 1 + below(3)).collect();
@@ -43,15 +99,24 @@ fn group(ranks: u32, sequences: u32, blocks: u32) -> Vec<RankLoad> {
     for _ in 0..sequences {
         let rank = urn[below(urn.len() as u32) as usize];
         let sequence = SequenceLoad {
-            kv_blocks: 1 + below(blocks),
+            kv_blocks: 1 + below(kind.blocks),
             movable: below(20) > 0,
         };
         held[rank as usize].push(sequence);
     }
-    let load = |(rank, listed): (u32, Vec<SequenceLoad>)| RankLoad {
-        free_kv_blocks: Some(10_000),
-        sequences: Some(listed.clone()),
-        ..RankLoad::counts(rank, listed.len() as u32, 0)
+    let load = |(rank, mut listed): (u32, Vec<SequenceLoad>)| {
+        let above = listed.len().saturating_sub(kind.slots as usize);
+        listed.truncate(kind.slots as usize);
+        let waiting = above as u32 + below(kind.waiting + 1);
+        let prompts = (0..waiting).map(|_| 1 + below(kind.prompt)).collect();
+        RankLoad {
+            free_kv_blocks: Some(kind.free.map_or(10_000, |free| below(free + 1).into())),
+            waiting_kv_blocks: Some(prompts),
+            max_num_seqs: Some(kind.slots),
+            running: listed.len() as u32,
+            sequences: Some(listed),
+            ..RankLoad::counts(rank, 0, waiting)
+        }
     };
     (0..).zip(held).map(load).collect()
 }
@@ -84,10 +149,11 @@ fn as_json(loads: &[RankLoad], repeats: u32) -> Value {
         })
     };
     let group: Vec<Value> = loads.iter().map(rank).collect();
-    json!({ "group": group, "gears": GEARS, "slots": SLOTS, "repeats": repeats })
+    json!({ "group": group, "gears": GEARS, "slots": EQUAL.slots, "repeats": repeats })
 }
 
-fn in_python(cases: &[Value]) -> std::io::Result<Vec<Value>> {
+/// Seconds and gear of the Python planner, for each case that it knows.
+fn in_python(cases: &[Option<Value>]) -> std::io::Result<Vec<Option<Value>>> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let venv = root.join(".venv/bin/python");
     let python = if venv.exists() {
@@ -105,9 +171,13 @@ fn in_python(cases: &[Value]) -> std::io::Result<Vec<Value>> {
     let mut answers = Vec::new();
     let mut lines = output.lines();
     for case in cases {
+        let Some(case) = case else {
+            answers.push(None);
+            continue;
+        };
         writeln!(input, "{case}")?;
         let line = lines.next().expect("one answer per group")?;
-        answers.push(serde_json::from_str(&line)?);
+        answers.push(Some(serde_json::from_str(&line)?));
     }
     drop(input);
     child.wait()?;
@@ -116,23 +186,22 @@ fn in_python(cases: &[Value]) -> std::io::Result<Vec<Value>> {
 
 fn main() -> std::io::Result<()> {
     let gears = Gears::new(&GEARS).expect("the gears are valid");
-    let options = Options {
-        max_num_seqs: Some(SLOTS),
-        minimum_gain: 0.0,
-    };
+    let options = Options::default();
     let mut criterion = Criterion::default().sample_size(20).configure_from_args();
     let mut rows = Vec::new();
     let mut cases = Vec::new();
     for (ranks, sequences, limit, repeats) in GROUPS {
-        for (kind, blocks) in [("equal", 1), ("different", 256)] {
-            let loads = group(ranks, sequences, blocks);
-            let name = format!("plan/dp{ranks}/{sequences}/{kind}");
+        for kind in KINDS {
+            let loads = group(ranks, sequences, kind);
+            let name = format!("plan/dp{ranks}/{sequences}/{}", kind.name);
             criterion.bench_function(&name, |bench| {
                 bench.iter(|| run(black_box(&loads), &gears, &options));
             });
             let found = run(&loads, &gears, &options);
             rows.push((name, found, median(&loads, &gears, &options), limit));
-            cases.push(as_json(&loads, repeats));
+            // The Python planner knows no queues.
+            let comparable = kind.waiting == 0;
+            cases.push(comparable.then(|| as_json(&loads, repeats)));
         }
     }
     let ranks: Vec<RankCount> = (0..128)
@@ -142,7 +211,7 @@ fn main() -> std::io::Result<()> {
         })
         .collect();
     criterion.bench_function("trigger/observe/dp128", |bench| {
-        let mut trigger = Trigger::new(Mode::Adaptive, 1000, gears.clone(), SLOTS);
+        let mut trigger = Trigger::new(Mode::Adaptive, 1000, gears.clone(), EQUAL.slots);
         trigger.checked(
             0,
             Outcome::Nothing,
@@ -160,19 +229,25 @@ fn main() -> std::io::Result<()> {
     criterion.final_summary();
 
     println!(
-        "\n{:32} {:>10} {:>10} {:>10} {:>8}",
+        "\n{:52} {:>10} {:>10} {:>10} {:>8}",
         "group", "Rust us", "limit us", "Python us", "ratio"
     );
     let mut results = Vec::new();
     for ((name, found, seconds, limit), python) in rows.iter().zip(in_python(&cases)?) {
-        let other = python["seconds"].as_f64().expect("a number");
-        assert!(u64::from(found.gear_after) <= python["after"].as_u64().expect("a number"));
+        let (mut shown, mut other) = (["-".to_owned(), "-".to_owned()], None);
+        if let Some(python) = python {
+            let after = python["after"].as_u64().expect("a number");
+            assert!(u64::from(found.gear_after) <= after, "{name}");
+            let python = python["seconds"].as_f64().expect("a number");
+            shown = [python * 1e6, python / seconds].map(|number| format!("{number:.0}"));
+            other = Some(python);
+        }
         println!(
-            "{name:32} {:10.1} {:10.0} {:10.0} {:8.0}  gear {} -> {}, {} moved",
+            "{name:52} {:10.1} {:10.0} {:>10} {:>8}  gear {} -> {}, {} moved",
             seconds * 1e6,
             limit * 1e6,
-            other * 1e6,
-            other / seconds,
+            shown[0],
+            shown[1],
             found.gear_before,
             found.gear_after,
             found.moved(),
@@ -182,10 +257,11 @@ fn main() -> std::io::Result<()> {
             "rust_seconds": seconds,
             "limit_seconds": limit,
             "python_seconds": other,
-            "ratio": other / seconds,
+            "ratio": other.map(|other| other / seconds),
             "gear_before": found.gear_before,
             "gear_after": found.gear_after,
             "moved": found.moved(),
+            "reasons": found.reasons.iter().map(|reason| reason.as_str()).collect::<Vec<_>>(),
         }));
     }
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("results");

@@ -116,6 +116,8 @@ def test_counts_alone_and_waiting_requests_have_no_ids():
 def test_reasons():
     assert seqshift.plan_migrations([rank(0, 9)], [16, 8]).reasons == ("single_rank",)
     assert seqshift.plan_migrations([rank(0, 8), rank(1, 1)], [16, 8]).reasons == ("already_lowest",)
+    full = seqshift.plan_migrations([rank(0, 12), rank(1, 4)], [16, 8], max_num_seqs=4)
+    assert full.reasons == ("blocked_by_max_num_seqs",)
     short = [rank(0, 12), rank(1, 2, free=0)]
     assert seqshift.plan_migrations(short, [16, 8]).reasons == ("blocked_by_kv",)
     pinned = [rank(0, 12), rank(1, 2)]

@@ -82,6 +82,12 @@ def test_gear_advisor():
     assert "expected gain" in out.stdout
 
 
+def test_gear_advisor_takes_the_check_interval():
+    found = [json.loads(run("--suggest-gears", 4, "--check-interval", n, "--json").stdout) for n in (10, 1000)]
+    assert found[0]["gears"] == found[1]["gears"]
+    assert found[0]["adaptive_seconds"] != found[1]["adaptive_seconds"]
+
+
 def test_lengths_from_a_file(tmp_path):
     file = tmp_path / "lengths.csv"
     file.write_text("id,output_tokens\na,100\nb,300\n")
@@ -116,6 +122,8 @@ def test_lengths_of_a_real_trace():
         (["--ranks", "5000"], "--ranks = 5000: must be an integer in 1..4096"),
         (["--max-num-seqs", "0"], "max-num-seqs = 0: must be an integer in 1..65535"),
         (["--graph-seconds", "3"], "graph-seconds = 3.0: needs --suggest-gears"),
+        (["--graph-mib", "0"], "graph-mib = 0.0: needs --suggest-gears"),
+        (["--graph-budget-mib", "0"], "graph-budget-mib = 0.0: needs --suggest-gears"),
         (["--prompts", "4000000", "--samples", "16"], "--prompts: prompts = 4000000"),
         (["--gears", "8,x"], "gears = '8,x'"),
         (["--correlation", "2"], "--correlation: prompt_correlation = 2"),

@@ -56,12 +56,12 @@ def simulate_command(
     gears: Annotated[Optional[str], typer.Option(help="Graph batch sizes, as in 64,32,16,8,4.")] = None,
     kv_capacity_tokens: Annotated[Optional[int], typer.Option(help="KV tokens that a rank holds; no limit.")] = None,
     link: Annotated[Optional[str], typer.Option(help="hccs or roce.")] = None,
-    check_interval: Annotated[Optional[int], typer.Option(help="Steps between checks of the interval trigger.")] = None,
+    check_interval: Annotated[Optional[int], typer.Option(help="Most steps between checks.")] = None,
     seed: Annotated[Optional[int], typer.Option(help="Seed of the lengths.")] = None,
     policy: Annotated[Optional[list[str]], typer.Option(help="Only these policies; may be repeated.")] = None,
     suggest_gears: Annotated[Optional[int], typer.Option(help="Find this many graph batch sizes instead.")] = None,
-    graph_seconds: Annotated[float, typer.Option(help="Seconds to compile one graph.")] = 0.0,
-    graph_mib: Annotated[float, typer.Option(help="Memory of one graph, MiB.")] = 0.0,
+    graph_seconds: Annotated[Optional[float], typer.Option(help="Seconds to compile one graph; 0.")] = None,
+    graph_mib: Annotated[Optional[float], typer.Option(help="Memory of one graph, MiB; 0.")] = None,
     graph_budget_mib: Annotated[Optional[float], typer.Option(help="Memory for all graphs, MiB.")] = None,
     report: Annotated[Optional[Path], typer.Option(help="Write charts to this .html or .svg file.")] = None,
     routing: Annotated[bool, typer.Option("--routing", help="Routing instead; see --routing --help.")] = False,
@@ -91,10 +91,11 @@ def simulate_command(
             for option, given in (("report", report), ("policy", policy), ("gears", gears)):
                 if given:
                     raise ValueError(f"--{option}: has no meaning with --suggest-gears; leave it out")
-            _suggest(chosen, suggest_gears, cost, as_json)
+            given = {option: value for option, value in cost.items() if value is not None}
+            _suggest(chosen, suggest_gears, given, as_json)
         else:
             for option, value in cost.items():
-                if value:
+                if value is not None:
                     raise ValueError(f"--{option.replace('_', '-')} = {value}: needs --suggest-gears")
             published = None if _changed(setup, chosen) else simulation.presets()["setups"][setup]
             _compare(chosen, policy or simulation.POLICIES, published, report, as_json)
@@ -216,7 +217,7 @@ def _suggest(setup: dict[str, Any], count: int, cost: dict[str, Any], as_json: b
             ", ".join(map(str, found[name])),
             f"{found[prefix + 'expected_seconds']:.1f}",
             f"{found[prefix + 'adaptive_seconds']:.1f}",
-            f"{len(found[name]) * cost['graph_mib']:.0f}",
+            f"{len(found[name]) * cost.get('graph_mib', 0):.0f}",
         )
     console.print(table)
     gain = 1 - found["expected_seconds"] / found["baseline_expected_seconds"]

@@ -71,7 +71,8 @@ class Plan:
     """The moves and why they are as they are.
 
     `lower_bound` is the lowest gear that counts and `max_num_seqs` alone would allow. `reasons` holds `lowered`,
-    `waiting_served`, `already_lowest`, `blocked_by_kv`, `blocked_by_pins`, `below_minimum_gain` or `single_rank`.
+    `waiting_served`, `already_lowest`, `blocked_by_max_num_seqs`, `blocked_by_kv`, `blocked_by_pins`,
+    `below_minimum_gain` or `single_rank`.
     """
 
     gear_before: int

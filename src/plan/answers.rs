@@ -237,6 +237,28 @@ fn nothing_to_gain() {
 }
 
 #[test]
+fn slots_block() {
+    // The other rank may run no more than it does.
+    let got = planned(
+        &[16, 8, 4],
+        Some(4),
+        &[rank(0, 12, 0, None), rank(1, 4, 0, None)],
+    );
+    assert_eq!((got.gear_after, got.lower_bound), (16, 16));
+    assert_eq!(
+        (got.is_empty(), got.reasons),
+        (true, vec![Reason::BlockedByMaxNumSeqs])
+    );
+    // With as many on both ranks no limit would help.
+    let got = planned(
+        &[16, 8, 4],
+        Some(4),
+        &[rank(0, 12, 0, None), rank(1, 12, 0, None)],
+    );
+    assert_eq!(got.reasons, [Reason::AlreadyLowest]);
+}
+
+#[test]
 fn the_minimum_gain_is_a_fraction_of_time_per_token() {
     let loads = [rank(0, 12, 0, None), rank(1, 2, 0, None)];
     let gears = Gears::new(&[16, 8, 4]).unwrap();

@@ -28,6 +28,9 @@ pub enum Reason {
     WaitingServed,
     /// No distribution of the sequences has a lower gear.
     AlreadyLowest,
+    /// One has, but ranks with fewer sequences may run no more: `max_num_seqs` alone
+    /// is in the way.
+    BlockedByMaxNumSeqs,
     /// More free KV blocks would give a better plan.
     BlockedByKv,
     /// More movable sequences would give a better plan.
@@ -45,6 +48,7 @@ impl Reason {
             Self::Lowered => "lowered",
             Self::WaitingServed => "waiting_served",
             Self::AlreadyLowest => "already_lowest",
+            Self::BlockedByMaxNumSeqs => "blocked_by_max_num_seqs",
             Self::BlockedByKv => "blocked_by_kv",
             Self::BlockedByPins => "blocked_by_pins",
             Self::BelowMinimumGain => "below_minimum_gain",

@@ -142,6 +142,9 @@ fn even(items: &[Item], bins: &[Bin], size: u32) -> Option<Vec<u32>> {
 }
 
 /// Largest first, each to the bin that has received the fewest blocks.
+///
+/// Time: O(n log n). A bin that is too small for an item waits beside the heap until
+/// items of its size come.
 fn least_loaded(items: &[Item], order: &[u32], bins: &[Bin]) -> Option<Vec<u32>> {
     let mut left: Vec<(u32, u64)> = bins.iter().map(|bin| (bin.slots, bin.free)).collect();
     let mut heap: BinaryHeap<Reverse<(u64, u32, u32)>> = bins
@@ -150,20 +153,29 @@ fn least_loaded(items: &[Item], order: &[u32], bins: &[Bin]) -> Option<Vec<u32>>
         .filter(|(_, bin)| bin.slots > 0)
         .map(|(i, bin)| Reverse((0, bin.active, i as u32)))
         .collect();
+    // By free blocks, with their entries of the heap.
+    let mut too_small: BinaryHeap<(u64, (u64, u32, u32))> = BinaryHeap::new();
+    let mut own = Vec::new();
     let mut to = vec![0; items.len()];
-    let mut passed = Vec::new();
     for &i in order {
         let Item { size, source, .. } = items[i as usize];
         let size = u64::from(size);
+        while let Some(entry) = too_small.peek().filter(|(free, _)| *free >= size) {
+            heap.push(Reverse(entry.1));
+            too_small.pop();
+        }
         let (blocks, active, bin) = loop {
             let Reverse(entry) = heap.pop()?;
             let bin = entry.2 as usize;
-            if left[bin].1 >= size && bins[bin].rank != source {
+            if left[bin].1 < size {
+                too_small.push((left[bin].1, entry));
+            } else if bins[bin].rank == source {
+                own.push(Reverse(entry));
+            } else {
                 break entry;
             }
-            passed.push(Reverse(entry));
         };
-        heap.extend(passed.drain(..));
+        heap.extend(own.drain(..));
         to[i as usize] = bin;
         let (slots, free) = &mut left[bin as usize];
         *slots -= 1;

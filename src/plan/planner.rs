@@ -125,7 +125,10 @@ pub(super) fn plan_once(
         reasons.push(Reason::WaitingServed);
     }
     if lower_bound >= gear_before && !lowered && !more_served {
-        reasons.push(Reason::AlreadyLowest);
+        reasons.push(match gears.lower_possible(&before) {
+            true => Reason::BlockedByMaxNumSeqs,
+            false => Reason::AlreadyLowest,
+        });
     }
     let waits_for_kv = placed.unserved.iter().any(|&count| count > 0)
         && (0..group.len()).any(|rank| seats.active[rank] < group.slots[rank]);

@@ -68,7 +68,7 @@ const BUDGET: u32 = 100_000;
 /// given so, and most sequences moved over all tries for one gear.
 const EXCHANGE_RANKS: usize = 16;
 const EXCHANGES: usize = 3;
-const EXCHANGE_WORK: usize = 20_000;
+const EXCHANGE_WORK: usize = 4_000;
 
 impl<'a> Seats<'a> {
     pub(super) fn new(group: &'a Group<'a>, placed: &'a Placement) -> Self {
