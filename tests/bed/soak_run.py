@@ -17,6 +17,7 @@ from typing import Any
 
 from bed.fault_run import Outcome
 from bed.seeds import seed_of
+from bed.segments import left_behind, segments
 from bed.soak import Draw, Usage, draw, soak
 from bed.verify import verify
 
@@ -87,7 +88,7 @@ def grown(seen: list[Usage], where: str, found: Found) -> None:
 def run_soak(bed: Any, seed: int, rollouts: int, groups: tuple[tuple[int, int], ...]) -> Found:
     """Shares the rollouts among groups of (DP ranks, max_num_seqs), each one engine start."""
     found = Found()
-    before = set(os.listdir("/dev/shm"))
+    before = segments()
     first = 0
     for index, (dp, slots) in enumerate(groups):
         count = (rollouts - first) // (len(groups) - index)
@@ -108,7 +109,7 @@ def run_soak(bed: Any, seed: int, rollouts: int, groups: tuple[tuple[int, int], 
         for rank, seen in enumerate(ranks):
             grown(seen, f"DP={dp}, rank {rank}", found)
         print(f"DP={dp}: {len(numbers)} rollouts, {len(found.problems)} problems so far", flush=True)
-    if left := set(os.listdir("/dev/shm")) - before:
+    if left := left_behind(before):
         found.problems.append(f"left in /dev/shm: {left}")
     return found
 
