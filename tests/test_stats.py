@@ -1,0 +1,26 @@
+"""`seqshift.stats()` is all zeros before the hooks go in, and the README says what each of its keys counts."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import seqshift
+
+
+def test_zeros_before_the_hooks_go_in():
+    code = "import json, seqshift; print(json.dumps(seqshift.stats()))"
+    printed = subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=60
+    ).stdout
+    assert set(printed.replace("0.0", "0")) & set("123456789") == set()
+    assert '"steps": 0' in printed
+
+
+def test_the_readme_lists_every_key():
+    readme = (Path(__file__).parent.parent / "README.md").read_text()
+    section = readme.split("\n## Counters\n")[1].split("\n## ")[0]
+    first_cells = (line.split("|")[1] for line in section.splitlines() if line.startswith("| `"))
+    assert sorted(re.findall(r"`(\w+)`", " ".join(first_cells))) == sorted(seqshift.stats())
