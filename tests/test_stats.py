@@ -13,11 +13,9 @@ import seqshift
 
 def test_zeros_before_the_hooks_go_in():
     code = "import json, seqshift; print(json.dumps(seqshift.stats()))"
-    printed = subprocess.run(
-        [sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=60
-    ).stdout
-    assert set(printed.replace("0.0", "0")) & set("123456789") == set()
-    assert '"steps": 0' in printed
+    zeros = json.loads(subprocess.check_output([sys.executable, "-c", code], text=True, timeout=60))
+    assert zeros["steps"] == 0
+    assert not any(zeros.values())
 
 
 def test_the_readme_lists_every_key():
