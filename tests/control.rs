@@ -233,7 +233,10 @@ fn deadline_names_who_is_missing() {
             "{error}"
         );
         let text = error.to_string();
-        assert!(text.contains("[1, 3]") && text.contains("Reply"), "{text}");
+        assert!(
+            text.contains("rank 1; rank 3") && text.contains("Reply"),
+            "{text}"
+        );
     }
     drop(silent);
 }
@@ -302,6 +305,75 @@ fn lasting_damage_is_the_entry_of_its_rank() {
     for (mesh, result) in gather(meshes, Kind::Offer) {
         assert_eq!(result.unwrap(), whole(3));
         assert!(mesh.refused().is_empty());
+    }
+}
+
+#[test]
+fn damaged_answers_change_nothing() {
+    let _shared = shared();
+    let answers = [
+        "action=corrupt,times=9",
+        "action=version",
+        "action=drop",
+        "action=duplicate,times=9",
+        "action=stale,nth=2,times=9",
+        "action=reorder,nth=2,times=9",
+        "action=delay,milliseconds=120",
+    ];
+    for action in answers {
+        for (kind, damage) in [("Ack", 0), ("Again", 2), ("Refused", 4)] {
+            if kind == "Again" && action == "action=drop" {
+                continue;
+            }
+            // What rank 1 sends is damaged so often, and so are the answers of rank 0.
+            let mut meshes = with_fault(3, &format!("rank=0,kind={kind},{action}"));
+            if damage > 0 {
+                let text = format!("rank=1,kind=Offer,action=corrupt,times={damage}");
+                let fault: Fault = text.parse().unwrap();
+                meshes[1].set_tamper(fault.on(1).unwrap());
+            }
+            for round in [Kind::Offer, Kind::Load, Kind::Offer] {
+                let results = gather(meshes, round);
+                let lost = damage > 3
+                    && round == Kind::Offer
+                    && results[0].1.as_ref().unwrap()[1].is_err();
+                for (rank, (mesh, result)) in results.iter().enumerate() {
+                    let mut entries = result.as_ref().unwrap().clone();
+                    if lost && rank != 1 {
+                        entries[1] = whole(3).remove(1);
+                    }
+                    assert_eq!(entries, whole(3), "{kind}: {action}");
+                    let refused: &[u32] = if lost && rank == 1 { &[0, 2] } else { &[] };
+                    assert_eq!(mesh.refused(), refused, "{kind}: {action}");
+                }
+                meshes = results.into_iter().map(|(mesh, _)| mesh).collect();
+            }
+        }
+    }
+}
+
+#[test]
+fn answers_that_are_lost_for_good_end_at_the_deadline() {
+    let _shared = shared();
+    // Both copies; and a question, whose sender waits for the answer.
+    for (fault, damage) in [
+        ("Ack,action=drop,times=2", ""),
+        ("Again,action=drop", "corrupt"),
+    ] {
+        let mut meshes = with_fault(2, &format!("rank=0,kind={fault}"));
+        if !damage.is_empty() {
+            let fault: Fault = format!("rank=1,kind=Load,action={damage}").parse().unwrap();
+            meshes[1].set_tamper(fault.on(1).unwrap());
+        }
+        let results = everywhere(meshes, |rank, mut mesh| {
+            mesh.all_gather(
+                Kind::Load,
+                &pattern(rank, 0, 9),
+                later(Duration::from_secs(1)),
+            )
+        });
+        let text = results[1].as_ref().unwrap_err().to_string();
+        assert!(text.contains("rank 0"), "{fault}: {text}");
     }
 }
 
@@ -431,7 +503,7 @@ fn an_engine_that_fails_because_of_a_peer_names_it() {
     // Rank 1 dies without a word; rank 2 notices and says so before rank 0 asks.
     let mut meshes = group(3);
     drop(meshes.remove(1));
-    let asked = |mesh: &mut Mesh| mesh.end("the engine failed", LONG).unwrap();
+    let asked = |mesh: &mut Mesh| mesh.news(LONG).unwrap();
     for at in [1, 0] {
         let error = asked(&mut meshes[at]);
         assert!(
@@ -441,7 +513,8 @@ fn an_engine_that_fails_because_of_a_peer_names_it() {
     }
     // Nobody else has gone: the rank is the culprit itself, and its peers hear why.
     let mut meshes = group(2);
-    assert!(meshes[0].end("no memory", Duration::ZERO).is_none());
+    assert!(meshes[0].news(Duration::ZERO).is_none());
+    meshes[0].leave("no memory");
     let error = asked(&mut meshes[1]);
     assert!(
         matches!(error, ControlError::Gone { rank: 0, .. }),

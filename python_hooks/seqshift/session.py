@@ -45,6 +45,7 @@ class Session:
         self._delivering = False
         self._layout: Any = None
         self._broken: str | None = None
+        self._closed = False
 
     def restart(self) -> None:
         """A rollout begins: steps are counted from zero."""
@@ -85,13 +86,17 @@ class Session:
 
     def unfinished(self, original: Callable[[Any, bool], bool], engine: Any) -> bool:
         """Whether any rank has work; `original` takes the engine and its answer to the group's all-reduce."""
-        if self.adaptive:
-            # The same all-reduce, with every rank's counts in it.
-            slots = self.adapter.reduce_counts()
-            self._due = self.group.observe(self.steps, slots)
-            unfinished = any(slots)
-        else:
-            unfinished = original(engine, self.adapter.has_work())
+        try:
+            if self.adaptive:
+                # The same all-reduce, with every rank's counts in it.
+                slots = self.adapter.reduce_counts()
+                self._due = self.group.observe(self.steps, slots)
+                unfinished = any(slots)
+            else:
+                unfinished = original(engine, self.adapter.has_work())
+        except Exception as error:
+            self._end(error)
+            raise
         if unfinished:
             return True
         self._cancel()
@@ -116,13 +121,18 @@ class Session:
 
     def close(self) -> None:
         """Leaves the group."""
+        if self._closed:
+            return
+        self._closed = True
         self.adapter.listen(False)
-        if self._resume is not None:
-            self._resume = None
-            try:
-                self.group.cancel(self.adapter)
-            except RuntimeError as error:
-                log.error("KV blocks stay taken: %s", error)
+        self._resume = None
+        try:
+            self.group.cancel(self.adapter)
+        except RuntimeError as error:
+            log.error("KV blocks stay taken: %s", error)
+        else:
+            # Nothing writes to them, and a check that failed may have left some.
+            self.adapter.dismiss_all()
         self.group.close()
 
     def _resolve_layout(self) -> None:

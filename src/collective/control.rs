@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags};
 
-pub use super::mesh::{Mesh, Received, Tamper};
+pub use super::mesh::{Members, Mesh, Received, Tamper};
 use super::mesh::{Peer, TICK, poll_for};
 use crate::wire::frame::{self, HEADER, Kind};
 
@@ -27,20 +27,24 @@ pub const SECRET: usize = 16;
 #[non_exhaustive]
 pub enum ControlError {
     /// The peer closed its connection or the network failed.
-    #[error("rank {rank} is gone during {during}: {why}")]
+    #[error("{who} is gone during {during}: {why}")]
     Gone {
         /// The peer's rank in this group.
         rank: u32,
+        /// The same in words.
+        who: String,
         /// The exchange.
         during: String,
         /// What the system said.
         why: String,
     },
     /// The deadline passed first.
-    #[error("rank(s) {ranks:?} did not answer during {during} within {seconds:.1} s")]
+    #[error("no answer during {during} within {seconds:.1} s from {}", who.join("; "))]
     Timeout {
         /// Peers that are still awaited.
         ranks: Vec<u32>,
+        /// The same in words.
+        who: Vec<String>,
         /// The exchange.
         during: String,
         /// How long was waited.
@@ -101,7 +105,8 @@ impl Listener {
         let size = addresses.len() as u32;
         let mut peers: Vec<Option<Peer>> = (0..size).map(|_| None).collect();
         let hello = self.hello(rank);
-        let late = |ranks| ControlError::Timeout {
+        let late = |ranks: Vec<u32>| ControlError::Timeout {
+            who: ranks.iter().map(|rank| format!("rank {rank}")).collect(),
             ranks,
             during: "connection".into(),
             seconds: began.elapsed().as_secs_f64(),

@@ -26,11 +26,7 @@ impl Mesh {
     pub fn leave(&mut self, why: &str) {
         if self.left.is_none() {
             self.farewell(self.rank, why);
-            self.left = Some(ControlError::Gone {
-                rank: self.rank,
-                during: "an earlier check".into(),
-                why: why.to_string(),
-            });
+            self.left = Some(self.gone(self.rank, "an earlier check", why.to_string()));
         }
     }
 
@@ -39,7 +35,10 @@ impl Mesh {
     /// unread bytes in it would make the peer's system throw them away.
     pub(super) fn farewell(&mut self, culprit: u32, why: &str) {
         let until = Instant::now() + FAREWELL;
-        let said: Failure = (Some(culprit), format!("{why} (says rank {})", self.rank));
+        let said: Failure = (
+            Some(culprit),
+            format!("{why} (says {})", self.name(self.rank)),
+        );
         let frame = frame::seal(Kind::Leave, u64::MAX, &encode(&said));
         let mut open: Vec<&mut Peer> = self.peers.iter_mut().flatten().collect();
         for peer in &mut open {
@@ -73,24 +72,16 @@ impl Mesh {
         }
     }
 
-    /// Ends the group for this rank between two exchanges, after `why`: its engine has failed, which
-    /// may be because a peer has gone. Waits up to `within` for the news of that and returns it; a
-    /// rank whose connection closed without a word is the culprit itself. Otherwise the peers
-    /// learn that it was this rank.
-    pub fn end(&mut self, why: &str, within: Duration) -> Option<ControlError> {
-        if self.left.is_some() {
-            return self.left.clone();
-        }
+    /// Listens between two exchanges for up to `within`: the first peer that has left, or whom
+    /// it blames; one whose connection closed without a word is the culprit itself. With such
+    /// news this rank leaves as well and passes them on.
+    pub fn news(&mut self, within: Duration) -> Option<ControlError> {
         let until = Instant::now() + within;
-        loop {
+        while self.left.is_none() {
             if let Some((rank, why)) = self.hear() {
                 self.farewell(rank, &why);
-                self.left = Some(ControlError::Gone {
-                    rank,
-                    during: "a step of the engine".into(),
-                    why,
-                });
-                return self.left.clone();
+                self.left = Some(self.gone(rank, "a step of the engine", why));
+                break;
             }
             let left = until.saturating_duration_since(Instant::now());
             let peers = self.peers.iter().flatten();
@@ -98,10 +89,10 @@ impl Mesh {
                 .map(|peer| PollFd::new(&peer.stream, PollFlags::IN))
                 .collect();
             if left.is_zero() || fds.is_empty() || poll_for(&mut fds, left.min(TICK)).is_err() {
-                self.leave(why);
-                return None;
+                break;
             }
         }
+        self.left.clone()
     }
 
     /// The first peer that has left, or whom it blames; words count more than silence.

@@ -151,8 +151,8 @@ impl Fault {
 
 struct Faulty {
     fault: Fault,
-    /// Per peer: frames of the kind so far, and the last frame of any kind.
-    sent: Vec<(u64, Vec<u8>)>,
+    /// Per peer: frames of the kind so far, the last message, and the last answer to one.
+    sent: Vec<(u64, [Vec<u8>; 2])>,
 }
 
 impl Faulty {
@@ -200,9 +200,11 @@ impl Tamper for Faulty {
     fn outgoing(&mut self, kind: Kind, peer: u32, frame: Vec<u8>) -> Vec<u8> {
         let at = peer as usize;
         if self.sent.len() <= at {
-            self.sent.resize(at + 1, (0, Vec::new()));
+            self.sent.resize(at + 1, (0, [Vec::new(), Vec::new()]));
         }
-        let before = std::mem::replace(&mut self.sent[at].1, frame.clone());
+        let answer = matches!(kind, Kind::Ack | Kind::Again | Kind::Refused);
+        let last = &mut self.sent[at].1[usize::from(answer)];
+        let before = std::mem::replace(last, frame.clone());
         let fault = &self.fault;
         if kind != fault.kind || fault.peer.is_some_and(|p| p != peer) {
             return frame;

@@ -22,6 +22,8 @@ use crate::wire::frame::{self, HEADER, Header, Kind};
 pub(super) const TICK: Duration = Duration::from_millis(100);
 /// How often a damaged frame is asked for again before its damage is reported.
 const REPEATS: u32 = 3;
+/// How often it is said whether a frame was read: nobody may be there to be asked again.
+const VERDICTS: u32 = 2;
 
 pub(super) fn poll_for(fds: &mut [PollFd<'_>], left: Duration) -> io::Result<()> {
     let timeout = Timespec {
@@ -32,6 +34,18 @@ pub(super) fn poll_for(fds: &mut [PollFd<'_>], left: Duration) -> io::Result<()>
         Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
         Err(e) => Err(e.into()),
     }
+}
+
+/// Who the members of a mesh are.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Members {
+    /// The ranks of a DP group.
+    #[default]
+    Ranks,
+    /// The same, of a TP shard of theirs that has this number.
+    RanksOfShard(u32),
+    /// The TP shards of the DP rank of this number.
+    ShardsOfRank(u32),
 }
 
 /// What one peer sent, or why it could not be read.
@@ -113,7 +127,9 @@ impl Peer {
             match Header::parse(&frame) {
                 Ok(header) if header.check < number => {
                     let (kind, stale) = (header.kind, header.check);
-                    tracing::warn!(%kind, stale, number, "dropped a stale frame");
+                    if !matches!(kind, Kind::Ack | Kind::Refused) {
+                        tracing::warn!(%kind, stale, number, "dropped a stale frame");
+                    }
                 }
                 _ => return Ok(Some(frame)),
             }
@@ -133,6 +149,8 @@ struct Half {
     refused: bool,
     received: Option<Received>,
     repeats: u32,
+    /// Frames that could not be read behind the one that was awaited.
+    unreadable: u32,
 }
 
 impl Half {
@@ -151,6 +169,13 @@ impl Half {
                 return Ok(None);
             }
             Ok(header) if header.kind == Kind::Again => return Ok(Some(kind)),
+            Err(why) if self.received.is_some() => {
+                // The peer may have asked for the frame again.
+                self.unreadable += 1;
+                let repeat = !self.acknowledged && self.unreadable <= REPEATS;
+                tracing::warn!(%kind, number, %why, repeat, "dropped an unreadable frame");
+                return Ok(repeat.then_some(kind));
+            }
             _ if self.received.is_some() => {
                 tracing::warn!(%kind, number, "dropped a duplicated frame");
                 return Ok(None);
@@ -187,6 +212,7 @@ pub struct Mesh {
     refused: Vec<u32>,
     interrupt: Interrupt,
     tamper: Option<Box<dyn Tamper>>,
+    members: Members,
     /// Why this rank has left the group.
     pub(super) left: Option<ControlError>,
 }
@@ -206,6 +232,7 @@ impl Mesh {
             refused: Vec::new(),
             interrupt,
             tamper: None,
+            members: Members::Ranks,
             left: None,
         }
     }
@@ -218,6 +245,20 @@ impl Mesh {
     /// Lets `tamper` have every frame that leaves from here.
     pub fn set_tamper(&mut self, tamper: Box<dyn Tamper>) {
         self.tamper = Some(tamper);
+    }
+
+    /// Says what the members are, for messages.
+    pub fn set_members(&mut self, members: Members) {
+        self.members = members;
+    }
+
+    /// A member in words.
+    pub fn name(&self, member: u32) -> String {
+        match self.members {
+            Members::Ranks => format!("rank {member}"),
+            Members::RanksOfShard(shard) => format!("rank {member}, TP shard {shard}"),
+            Members::ShardsOfRank(rank) => format!("rank {rank}, TP shard {member}"),
+        }
     }
 
     /// This rank.
@@ -297,6 +338,7 @@ impl Mesh {
                 refused: false,
                 received: None,
                 repeats: 0,
+                unreadable: 0,
             };
             if own {
                 half.received = Some(Ok(payload));
@@ -310,10 +352,8 @@ impl Mesh {
             let mut waiting = Vec::new();
             for (rank, half) in halves.iter_mut().enumerate() {
                 let done = self.advance(rank, half, kind, number);
-                let done = done.map_err(|(culprit, why)| ControlError::Gone {
-                    rank: culprit.unwrap_or(rank as u32),
-                    during: kind.to_string(),
-                    why,
+                let done = done.map_err(|(culprit, why)| {
+                    self.gone(culprit.unwrap_or(rank as u32), &kind.to_string(), why)
                 })?;
                 if !done {
                     waiting.push(rank as u32);
@@ -333,6 +373,7 @@ impl Mesh {
             if left.is_zero() {
                 let seconds = began.elapsed().as_secs_f64();
                 return Err(ControlError::Timeout {
+                    who: waiting.iter().map(|rank| self.name(*rank)).collect(),
                     ranks: waiting,
                     during: kind.to_string(),
                     seconds,
@@ -348,6 +389,15 @@ impl Mesh {
                 }
             }
             poll_for(&mut fds, left.min(TICK)).map_err(setup("poll"))?;
+        }
+    }
+
+    pub(super) fn gone(&self, rank: u32, during: &str, why: String) -> ControlError {
+        ControlError::Gone {
+            rank,
+            who: self.name(rank),
+            during: during.into(),
+            why,
         }
     }
 
@@ -386,9 +436,12 @@ impl Mesh {
             && let Some(bytes) = peer.take(number).map_err(|e| (None, e.to_string()))?
         {
             match half.handle(&bytes, kind, number)? {
-                Some(answer @ (Kind::Ack | Kind::Again | Kind::Refused)) => {
-                    let answer = frame::seal(answer, number, &[]);
-                    peer.outbox.extend(answer);
+                Some(verdict @ (Kind::Ack | Kind::Refused)) => {
+                    let frame = frame::seal(verdict, number, &[]);
+                    (0..VERDICTS).for_each(|_| self.queue(rank, verdict, &frame));
+                }
+                Some(Kind::Again) => {
+                    self.queue(rank, Kind::Again, &frame::seal(Kind::Again, number, &[]));
                 }
                 Some(_) => self.queue(rank, kind, &half.frame),
                 None => {}

@@ -13,7 +13,7 @@ use super::engine::{Engine, EngineError};
 use super::policy::{Decision, Flight, Policy};
 use super::precopy::{Pending, Precopied, Precopy};
 use super::round::Round;
-use crate::collective::control::{ControlError, Mesh, Received};
+use crate::collective::control::{ControlError, Members, Mesh, Received};
 use crate::plan::Measured;
 use crate::wire::frame::Kind;
 use crate::wire::message::{self, Detail, Load, ShardVotes, Speeds, Standing, Sync, Vote};
@@ -25,6 +25,8 @@ const ENTRY: Duration = Duration::from_secs(1800);
 
 /// How long after a failure of the engine a peer's end may become known.
 const NEWS: Duration = Duration::from_secs(1);
+/// Longest look at one of the two meshes.
+const LOOK: Duration = Duration::from_millis(20);
 
 /// What a shard says of its DP group before it goes on: the flags of [`ShardVotes::plan`].
 const UNREADABLE: u64 = 1;
@@ -116,6 +118,11 @@ impl<K: KvChannel> Migrator<K> {
         block_size: u32,
         deadline: Duration,
     ) -> Self {
+        let (mut dp, mut tp) = (dp, tp);
+        if tp.size() > 1 {
+            dp.set_members(Members::RanksOfShard(tp.rank()));
+            tp.set_members(Members::ShardsOfRank(dp.rank()));
+        }
         Self {
             dp,
             tp,
@@ -182,6 +189,9 @@ impl<K: KvChannel> Migrator<K> {
         }
         if let Some(pending) = self.pending.take() {
             self.resume(engine, pending, &mut report, step, until)?;
+            if report.resume_at.is_none() {
+                self.done(until)?;
+            }
             report.pause = entered.elapsed();
             return Ok(report);
         }
@@ -210,7 +220,8 @@ impl<K: KvChannel> Migrator<K> {
                         self.copy(engine, pending, &mut report, step, until)?;
                     }
                     None => {
-                        Round::new(self, flights, Vec::new(), until).run(engine, &mut report)?
+                        Round::new(self, flights, Vec::new(), until).run(engine, &mut report)?;
+                        self.done(until)?;
                     }
                 }
             }
@@ -247,6 +258,7 @@ impl<K: KvChannel> Migrator<K> {
         let result = self.sync(engine, Kind::Drain, until).and_then(|returned| {
             // A shard whose results are lost must not stop alone.
             self.shards(&ShardVotes::default(), until)?;
+            self.done(Instant::now() + self.deadline)?;
             Ok(returned)
         });
         self.stop_on_error(result)
@@ -255,8 +267,16 @@ impl<K: KvChannel> Migrator<K> {
     /// The engine has failed between two checks: ends the group for this rank, and says who
     /// else had left it before.
     pub fn end(&mut self, why: &str) -> Option<ControlError> {
-        let gone = self.dp.end(why, NEWS);
-        self.tp.end(why, Duration::ZERO);
+        let until = Instant::now() + NEWS;
+        let gone = loop {
+            let gone = self.dp.news(LOOK).or_else(|| self.tp.news(LOOK));
+            if gone.is_some() || Instant::now() >= until {
+                break gone;
+            }
+        };
+        let why = gone.as_ref().map_or(why.into(), ControlError::to_string);
+        self.dp.leave(&why);
+        self.tp.leave(&why);
         gone
     }
 
@@ -317,7 +337,7 @@ impl<K: KvChannel> Migrator<K> {
         let received = self.dp.all_to_all(kind, payloads, until)?;
         let mut returned = false;
         for (rank, bytes) in (0..).zip(received) {
-            let (any, sync): (bool, Sync) = read(kind, rank, bytes)?;
+            let (any, sync): (bool, Sync) = read(&self.dp, kind, rank, bytes)?;
             returned |= any;
             engine
                 .accept_sync(sync)
@@ -389,6 +409,14 @@ impl<K: KvChannel> Migrator<K> {
         Ok(states.iter().all(|s| s.plan == 0).then_some(details))
     }
 
+    /// Everybody has done what was agreed on: a rank that ended meanwhile is missed here, by the
+    /// ranks of its group and by the shards of each, and not in a collective of the engine.
+    pub(super) fn done(&mut self, until: Instant) -> Result<(), MigrateError> {
+        let _: Vec<()> = gather(&mut self.dp, Kind::Done, &(), until)?;
+        self.shards(&ShardVotes::default(), until)?;
+        Ok(())
+    }
+
     /// What each shard of this rank says.
     pub(super) fn shards(
         &mut self,
@@ -413,10 +441,11 @@ impl<K: KvChannel> Migrator<K> {
             votes: mine,
         };
         let all = self.shards(&mine, until)?;
-        for (rank, theirs) in (0..).zip(&all) {
+        for (shard, theirs) in (0..).zip(&all) {
             if theirs.votes.len() != count {
                 let why = format!("{} votes instead of {count}", theirs.votes.len());
-                return Err(MigrateError::Peer { rank, why });
+                let who = self.tp.name(shard);
+                return Err(MigrateError::Peer { who, why });
             }
         }
         let one = |item: usize| {
@@ -465,7 +494,7 @@ pub(super) fn gather<T: Serialize + DeserializeOwned>(
     let received = mesh.all_gather(kind, &encode(mine), until)?;
     let all = (0..)
         .zip(received)
-        .map(|(rank, bytes)| read(kind, rank, bytes))
+        .map(|(rank, bytes)| read(mesh, kind, rank, bytes))
         .collect::<Result<Vec<T>, MigrateError>>()?;
     read_by_all(mesh, kind)?;
     Ok(all)
@@ -476,17 +505,22 @@ fn read_by_all(mesh: &Mesh, kind: Kind) -> Result<(), MigrateError> {
     match mesh.refused().first() {
         None => Ok(()),
         Some(peer) => Err(MigrateError::Peer {
-            rank: mesh.rank(),
-            why: format!("rank {peer} could not read this rank's {kind}"),
+            who: mesh.name(mesh.rank()),
+            why: format!("{} could not read its {kind}", mesh.name(*peer)),
         }),
     }
 }
 
-fn read<T: DeserializeOwned>(kind: Kind, rank: u32, bytes: Received) -> Result<T, MigrateError> {
+fn read<T: DeserializeOwned>(
+    mesh: &Mesh,
+    kind: Kind,
+    rank: u32,
+    bytes: Received,
+) -> Result<T, MigrateError> {
     bytes
         .and_then(|b| decode(kind, &b))
         .map_err(|e| MigrateError::Peer {
-            rank,
+            who: mesh.name(rank),
             why: e.to_string(),
         })
 }

@@ -29,10 +29,10 @@ pub enum MigrateError {
     #[error(transparent)]
     Control(#[from] ControlError),
     /// A peer sent something that this rank cannot go on without.
-    #[error("rank {rank}: {why}")]
+    #[error("{who}: {why}")]
     Peer {
-        /// The peer.
-        rank: u32,
+        /// The peer, in words.
+        who: String,
         /// What was wrong with its message.
         why: String,
     },

@@ -339,7 +339,8 @@ impl<K: KvChannel> Migrator<K> {
                 Some(Standing::Running(index)) => Ok(*index),
                 None => {
                     let why = "it does not say what has become of its sequences".into();
-                    return Err(MigrateError::Peer { rank: from, why });
+                    let who = self.dp.name(from);
+                    return Err(MigrateError::Peer { who, why });
                 }
             };
             reasons.push(match running {
@@ -459,7 +460,8 @@ impl<K: KvChannel> Migrator<K> {
 
     /// The group has drained, or the engine leaves it, while KV is copied in the background:
     /// waits for the end of the copy and gives what is held back. All ranks come by here of
-    /// themselves, so nothing is exchanged.
+    /// themselves, so nothing is exchanged. After a check that has failed nothing is known of
+    /// the tickets any more, but nothing writes to held blocks either.
     ///
     /// # Errors
     /// The copy cannot be stopped.
@@ -469,6 +471,8 @@ impl<K: KvChannel> Migrator<K> {
         if let Some(mut pending) = self.pending.take() {
             self.collect(&mut pending, &mut report.precopied)?;
             self.give_up(engine, pending, &mut report, "the rollout has ended")?;
+        } else {
+            self.kv.finish().map_err(MigrateError::Background)?;
         }
         Ok(report.precopied)
     }

@@ -355,7 +355,8 @@ impl<'a, K: KvChannel> Round<'a, K> {
                 let flight = self.flights.get(one.index as usize);
                 if flight.is_none_or(|f| f.from != rank && f.to != rank) {
                     let why = format!("outcome of move {}, which is none of its own", one.index);
-                    return Err(MigrateError::Peer { rank, why });
+                    let who = self.to.dp.name(rank);
+                    return Err(MigrateError::Peer { who, why });
                 }
                 ends[one.index as usize].push(one);
             }

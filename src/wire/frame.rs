@@ -56,11 +56,13 @@ pub enum Kind {
     Prepare = 16,
     /// The answers to it.
     Prepared = 17,
+    /// The end of a check that moved something, or of the last return: all that was agreed on is done.
+    Done = 18,
 }
 
 impl Kind {
     /// Every kind.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 18] = [
         Self::Hello,
         Self::Load,
         Self::Sync,
@@ -78,6 +80,7 @@ impl Kind {
         Self::Refused,
         Self::Prepare,
         Self::Prepared,
+        Self::Done,
     ];
 
     fn from_u16(value: u16) -> Result<Self, WireError> {

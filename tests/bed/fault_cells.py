@@ -10,13 +10,15 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from bed.mock_control import Action
 
 START, LOAD, PLAN, OFFER, RESERVE = "start", "load", "plan", "offer", "reserve"
 TRANSFER, COMMIT, RETURN = "transfer", "commit", "return"
+# Between plan and offer: a copy in the background.
+COPY = "copy"
 ON, OFF, STOPS = "goes on", "off from the start", "stops on all ranks"
 
 ACL_INTERNAL = 507000
@@ -84,6 +86,9 @@ class Cell:
     # A counter of seqshift.stats() that must have counted on this rank.
     counted: str | None = None
     others: tuple[tuple[int, Any], ...] = ()
+    # Settings of this rollout, and whether it copies in the background however little there is.
+    config: dict[str, Any] = field(default_factory=dict)
+    precopy: bool = False
 
     def __str__(self) -> str:
         return f"{self.step}: {self.fault}, rank {self.rank}.{self.shard}"
@@ -106,8 +111,18 @@ KINDS = {
     "Offer": OFFER,
     "Reply": RESERVE,
     "Outcome": COMMIT,
+    "Done": COMMIT,
     "Sync": RETURN,
     "Drain": RETURN,
+    "Prepare": COPY,
+    "Prepared": COPY,
+    "Measured": PLAN,
+}
+# Kinds that only some rollouts send.
+SETTINGS: dict[str, dict[str, Any]] = {
+    "Prepare": {"precopy": True},
+    "Prepared": {"precopy": True},
+    "Measured": {"config": {"trigger": "adaptive"}},
 }
 REPAIRED = {
     "corrupted": ("corrupt", 1, 1),
@@ -133,26 +148,61 @@ def messages(rank: int, shard: int, dp: int, tp: int) -> Iterator[Cell]:
     if tp > 1:
         kinds["Shard"] = RESERVE
     for kind, step in kinds.items():
+        settings = SETTINGS.get(kind, {})
         for name, (action, first, count) in REPAIRED.items():
-            if kind == "Drain" and first > 1:
-                # Sent once.
+            if (kind == "Drain" and first > 1) or (kind == "Done" and action == "truncate"):
+                # Sent once; has no payload.
                 continue
             # Each peer's frame is late by itself, one after the other.
             frame = Frame(kind, action, first, count, 1500 // (dp - 1))
-            yield Cell(step, f"{kind} {name}", rank, shard, (frame,))
+            yield Cell(step, f"{kind} {name}", rank, shard, (frame,), **settings)
         for name, (action, first, count) in LOST.items():
+            if kind == "Done" and action == "truncate":
+                continue
             frame = Frame(kind, action, first, count)
             if kind in ("Offer", "Reply"):
                 yield Cell(step, f"{kind} {name}", rank, shard, (frame,), ON, "moves_rejected")
+            elif kind in ("Prepare", "Prepared"):
+                # The stop sends everything then.
+                yield Cell(step, f"{kind} {name}", rank, shard, (frame,), **settings)
             else:
-                yield Cell(step, f"{kind} {name}", rank, shard, (frame,), STOPS)
-        yield Cell(step, f"{kind} with a damaged header", rank, shard, (Frame(kind, "header"),), STOPS)
+                yield Cell(step, f"{kind} {name}", rank, shard, (frame,), STOPS, **settings)
+        yield Cell(step, f"{kind} with a damaged header", rank, shard, (Frame(kind, "header"),), STOPS, **settings)
         if kind not in ("Load", "Drain"):
             # Those two wait for the slowest rank, as long as the engine itself would.
-            yield Cell(step, f"{kind} never sent", rank, shard, (Frame(kind, "drop", 1, 9),), STOPS)
+            yield Cell(step, f"{kind} never sent", rank, shard, (Frame(kind, "drop", 1, 9),), STOPS, **settings)
     damaged = Frame("Root", "corrupt", 1, 4)
     yield Cell(START, "Root corrupted", rank, shard, (Frame("Root", "corrupt"),))
     yield Cell(START, "Root corrupted four times", rank, shard, (damaged,), OFF)
+
+
+# Frames of one kind that an exchange sends to a peer.
+COPIES = 2
+# What is sent to each peer before the first check's details, by exchange: Root, Load.
+BEFORE_DETAIL = 2 * COPIES
+
+
+def answers(rank: int, shard: int, dp: int) -> Iterator[Cell]:
+    """What says that a message was read, was not, or is wanted again, is damaged itself."""
+    before = (rank - 1) % dp
+    lost = {"Ack": 0, "Again": 1, "Refused": 4}
+    for kind, damaged in lost.items():
+        # A message that asks for such an answer.
+        others = ((before, Frame("Offer", "corrupt", 1, damaged)),) if damaged else ()
+        outcome = (ON, "moves_rejected") if kind == "Refused" else (ON, None)
+        for name, (action, first, count) in REPAIRED.items():
+            # They have no payload to be cut.
+            if action == "truncate" or (action == "corrupt" and count > 1) or (kind != "Ack" and first > 1):
+                continue
+            frame = Frame(kind, action, first, count, 1500 // (dp - 1))
+            yield Cell(OFFER, f"{kind} {name}", rank, shard, (frame,), *outcome, others)
+        if kind == "Again":
+            yield Cell(OFFER, "Again never sent", rank, shard, (Frame(kind, "drop", 1, 9),), STOPS, None, others)
+        else:
+            yield Cell(OFFER, f"{kind} sent once", rank, shard, (Frame(kind, "drop"),), *outcome, others)
+    first = BEFORE_DETAIL + 1
+    for name, action, count in (("with a damaged header", "header", 1), ("never sent", "drop", COPIES)):
+        yield Cell(PLAN, f"Ack {name}", rank, shard, (Frame("Ack", action, first, count),), STOPS)
 
 
 # Method: (step, counter); those that are called once more when they raise count nothing.
@@ -197,6 +247,42 @@ def adapter(rank: int, shard: int, dp: int) -> Iterator[Cell]:
     yield Cell(LOAD, "Ctrl-C while a peer is awaited", rank, shard, waits, STOPS, None, ((before, Slow("counts", 2)),))
     stalled = (Mock("HcclBatchSendRecv", Action.STALL), Slow("reserve", 0, interrupt_after=0.5))
     yield Cell(TRANSFER, "Ctrl-C in a stalled transfer", rank, shard, stalled, STOPS)
+
+
+# Those that are called for a copy in the background.
+COPYING = ("outlook", "watch", "watched", "prepare", "dismiss")
+
+
+def copying(rank: int, shard: int) -> Iterator[Cell]:
+    """The adapter's methods and the transfer of a copy in the background."""
+
+    def cell(fault: str, *injections: Any, outcome: str = ON, counter: str | None = None) -> Cell:
+        return Cell(COPY, fault, rank, shard, injections, outcome, counter, precopy=True)
+
+    for method in COPYING:
+        yield cell(f"{method} raises", Raises(method))
+        yield cell(f"{method} raises, later", Raises(method, 3))
+        yield cell(f"{method} is slow", Slow(method))
+        yield cell(f"Ctrl-C in {method}", Raises(method, interrupt=True), outcome=STOPS)
+        if method != "dismiss":
+            yield cell(f"{method} always raises", Raises(method, 1, FOR_EVER))
+    batch = "HcclBatchSendRecv"
+    for name, first, count in (("", 1, 1), (", later", 3, 1), (", always", 1, FOR_EVER)):
+        lasts = "moves_rolled_back" if count == FOR_EVER else None
+        link = Mock(batch, Action.FAIL_TASK, ACL_INTERNAL, first, count)
+        fails = Mock(batch, Action.RETURN, HCCL_INTERNAL, first, count)
+        copy = Mock("aclrtMemcpyAsync", Action.FAIL_TASK, ACL_INTERNAL, first, count)
+        wrong = Mock(batch, Action.CORRUPT, 7, first, count)
+        yield cell(f"a copy in the background: {batch} fails{name}", fails, counter=lasts)
+        yield cell(f"a copy in the background: the link fails{name}", link, counter=lasts)
+        yield cell(f"a copy in the background: staging fails{name}", copy)
+        yield cell(f"a copy in the background: a wrong byte{name}", wrong, counter="moves_rolled_back")
+    stalls = Mock(batch, Action.STALL)
+    yield cell("a copy in the background stalls", stalls)
+    yield cell("a copy in the background is slow", Mock(batch, Action.DELAY, 1200))
+    # In the check that would end it.
+    interrupted = Raises("counts", 2, interrupt=True)
+    yield cell("Ctrl-C while a copy in the background stalls", stalls, interrupted, outcome=STOPS)
 
 
 STREAMS = ("aclrtRecordEvent", "aclrtSynchronizeEventWithTimeout")
@@ -292,7 +378,9 @@ def everything(rank: int, shard: int, dp: int, tp: int) -> list[Cell]:
     return [
         *starting(rank, shard),
         *messages(rank, shard, dp, tp),
+        *answers(rank, shard, dp),
         *adapter(rank, shard, dp),
+        *copying(rank, shard),
         *transfer(rank, shard),
     ]
 

@@ -24,6 +24,7 @@ from bed.workload import Workload
 CONFIG = {"check_interval": 4, "deadline_seconds": DEADLINE_SECONDS, "staging_mib": 8, "comm_buffer_mib": 4}
 CELL_SECONDS = 60
 TEST_FAULT = "SEQSHIFT_TEST_FAULT"
+TEST_PRECOPY = "SEQSHIFT_TEST_PRECOPY"
 OFF_MESSAGE = "off for the rest of the rollout"
 
 
@@ -83,7 +84,10 @@ def run_cell(
     signal.alarm(CELL_SECONDS)
     with contextlib.ExitStack() as stack:
         met = [stack.enter_context(_armed(one, control, None, ctx)) for one in mine if _is_early(one)]
-        with rollout.hooks(config, plan), _warnings() as warnings:
+        if cell.precopy:
+            os.environ[TEST_PRECOPY] = "always"
+            stack.callback(os.environ.pop, TEST_PRECOPY)
+        with rollout.hooks({**config, **cell.config}, plan), _warnings() as warnings:
             # The first look at the group joins it.
             llm.llm_engine.has_unfinished_requests()
             session = llm.llm_engine.__dict__["_seqshift_session"]

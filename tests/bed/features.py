@@ -65,6 +65,33 @@ REQUESTS = (
     Feature("kv_transfer_params", PINNED, {"extra_args": {"kv_transfer_params": {"a": 1}}}, "kv_transfer_params"),
 )
 
+# What the grammars of `spelled` accept: none of it has room for endless output.
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "name": {"enum": ["alpha", "beta", "gamma"]},
+        "scores": {"type": "array", "items": {"enum": [1, 22, 333]}, "minItems": 4, "maxItems": 9},
+    },
+    "required": ["name", "scores"],
+    "additionalProperties": False,
+}
+CHOICES = ["left,left,right", "right,left,left", "left"]
+PATTERN = "[a-f]{20,40}-[0-9]{30}"
+
+
+def spelled(rank: int) -> Workload:
+    """Of three requests one in JSON, one by choice or pattern, and one that is free, for a model that can spell."""
+    from vllm.sampling_params import GuidedDecodingParams
+
+    grammars = [{"json": SCHEMA}, {"choice": CHOICES}, None, {"json": SCHEMA}, {"regex": PATTERN}, None]
+    params = []
+    for index, grammar in enumerate(grammars * 2):
+        guided = {} if grammar is None else {"guided_decoding": GuidedDecodingParams(**grammar), "ignore_eos": False}
+        random = {"temperature": 1.0, "seed": 60 * rank + index} if index > 5 else {}
+        params.append(sampling(120, logprobs=1, **guided, **random))
+    return Workload(tuple(prompt(rank, 700 + i, 20 + 30 * i) for i in range(len(params))), tuple(params))
+
+
 # What vLLM 0.9.1's V1 engine does not accept.
 REFUSALS = (
     Feature("logits_processors", REFUSED, {"logits_processors": [len]}, "logits processors"),
@@ -139,6 +166,7 @@ ENGINES = (
         "engine/test_topologies.py",
     ),
     EngineFeature("log statistics", MOVED, ("disable_log_stats",), "engine/test_statistics.py"),
+    EngineFeature("KV cache events", MOVED, ("kv_events_config",), "engine/test_kv_events.py"),
     EngineFeature("new KV tensors between rollouts", MOVED, ("enable_sleep_mode",), "engine/test_reuse.py"),
     EngineFeature(
         "graph batch sizes",

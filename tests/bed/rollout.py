@@ -77,11 +77,36 @@ def run_rollout(
     seen = _stats() if hooked else {}
     guard = repaired_rows() if repair and not hooked else contextlib.nullcontext()
     start = time.perf_counter()
-    with Observer(llm) as trace, guard, held_blocks(llm, free_blocks):
+    with Observer(llm) as trace, guard, held_blocks(llm, free_blocks), aborting(llm, work.aborts):
         outputs = llm.generate(prompts, params, use_tqdm=False, **work.call)
     seconds = time.perf_counter() - start
     stats = _difference(seen, _stats()) if hooked else {}
     return Rollout(record(outputs), trace, before, state(llm), seconds, stats)
+
+
+@contextlib.contextmanager
+def aborting(llm: Any, aborts: dict[int, tuple[int, ...]]) -> Iterator[None]:
+    """Aborts requests of a fresh rollout, by index, after so many steps."""
+    engine = llm.llm_engine
+    if not aborts:
+        yield
+        return
+    steps = 0
+
+    def step() -> list[Any]:
+        nonlocal steps
+        outputs = type(engine).step(engine)
+        steps += 1
+        # Here, since the ranks ask each other next who has work.
+        if indices := aborts.get(steps):
+            engine.abort_request([str(index) for index in indices])
+        return outputs
+
+    engine.step = step
+    try:
+        yield
+    finally:
+        del engine.step
 
 
 @contextlib.contextmanager

@@ -21,6 +21,10 @@ from bed.fault_run import CONFIG, run_cell
 from bed.mock_control import Action, MockControl
 from bed.workload import Workload
 
+# Output length of requests that are aborted, and what keeps them from ending before.
+ABORTED_TOKENS = 500
+ENDLESS = {"ignore_eos": True, "stop": [], "stop_token_ids": [], "guided": None}
+
 
 @dataclass(frozen=True)
 class Draw:
@@ -29,6 +33,8 @@ class Draw:
     number: int
     works: tuple[tuple[tuple[int, int, dict], ...], ...]
     """By DP rank: (prompt length, output length, sampling options) of each request."""
+    aborts: tuple[dict[int, tuple[int, ...]], ...]
+    """By DP rank: number of steps -> requests that are aborted after them, long before their end."""
     config: dict[str, Any]
     plan: str | None
     cell: Cell
@@ -45,7 +51,7 @@ class Usage:
 
 
 def options(source: random.Random) -> dict[str, Any]:
-    """Sampling parameters of one request; whatever is random is seeded."""
+    """Sampling parameters of one request; whatever is random is seeded. `guided` is a grammar."""
     chosen: dict[str, Any] = {"logprobs": source.choice((None, None, 0, 2))}
     if source.random() < 0.5:
         chosen.update(temperature=source.choice((0.7, 1.0, 1.3)), seed=source.randrange(1 << 30))
@@ -59,11 +65,18 @@ def options(source: random.Random) -> dict[str, Any]:
         {"stop_token_ids": [source.randrange(10, 900)]},
         {"detokenize": False},
         {"min_tokens": 2, "ignore_eos": False},
+        {"bad_words": [f"t{i}" for i in range(source.randrange(10, 300), 600)]},
+        {"prompt_logprobs": source.choice((0, 2))},
+        {"guided": source.choice(({"regex": "(t[0-9]){3,50}"}, {"choice": ["t5t6t5t6t7", "t7t8t9"]}))},
     ]
     for one in source.sample(extra, source.choice((0, 0, 1, 2))):
         chosen.update(one)
     if chosen.get("detokenize") is False:
         chosen.pop("stop", None)
+    if "guided" in chosen:
+        # What a grammar allows must not be forbidden.
+        chosen.pop("allowed_token_ids", None)
+        chosen.pop("bad_words", None)
     if "seed" in chosen and source.random() < 0.2:
         chosen["n"] = 2
     return chosen
@@ -73,16 +86,24 @@ def draw(seed: int, number: int, dp: int, slots: int) -> Draw:
     """Rollout `number`; the same on every rank."""
     source = random.Random(f"{seed}/{number}/{dp}")
     busiest = source.randrange(dp)
-    works = []
+    works, aborts = [], []
+    some_are_aborted = source.random() < 0.3
     for rank in range(dp):
         few = 0 if source.random() < 0.1 else source.randint(1, 4)
         requests = source.randint(4, 8) if rank == busiest else few
         longest = 70 if rank == busiest else source.choice((8, 40, 70))
-        works.append(
-            tuple(
-                (source.choice((3, 40, 130, 300)), source.randint(2, longest), options(source)) for _ in range(requests)
-            )
-        )
+        mine = [
+            (source.choice((3, 40, 130, 300)), source.randint(2, longest), options(source)) for _ in range(requests)
+        ]
+        ends: dict[int, tuple[int, ...]] = {}
+        for index, (length, _, chosen) in enumerate(mine):
+            if some_are_aborted and source.random() < 0.3 and "n" not in chosen:
+                # So long that it runs then, or waits, wherever it has been moved to.
+                mine[index] = (length, ABORTED_TOKENS, {**chosen, **ENDLESS})
+                step = source.randint(1, 60)
+                ends[step] = (*ends.get(step, ()), index)
+        works.append(tuple(mine))
+        aborts.append(ends)
     config = {
         **CONFIG,
         "check_interval": source.randint(2, 9),
@@ -98,7 +119,7 @@ def draw(seed: int, number: int, dp: int, slots: int) -> Draw:
         fitting = [c for c in matrix(dp) if c.outcome == ON and c.step != START]
         # Without a digest nobody sees a wrong byte of KV; so it is documented.
         cell = source.choice([c for c in fitting if config["verify_kv"] or not changes_kv(c)])
-    return Draw(number, tuple(works), config, plan, cell)
+    return Draw(number, tuple(works), tuple(aborts), config, plan, cell)
 
 
 def changes_kv(cell: Cell) -> bool:
@@ -111,8 +132,18 @@ def work_of(one: Draw, rank: int) -> Workload:
     requests = one.works[rank]
     return Workload(
         tuple(workload.prompt(rank, 1000 * one.number + i, length) for i, (length, _, _) in enumerate(requests)),
-        tuple(workload.sampling(tokens, **chosen) for _, tokens, chosen in requests),
+        tuple(sampling(tokens, **chosen) for _, tokens, chosen in requests),
+        aborts=one.aborts[rank],
     )
+
+
+def sampling(tokens: int, guided: dict[str, Any] | None = None, **chosen: Any) -> Any:
+    """SamplingParams of what `options` has drawn."""
+    from vllm.sampling_params import GuidedDecodingParams
+
+    if guided is not None:
+        chosen["guided_decoding"] = GuidedDecodingParams(**guided)
+    return workload.sampling(tokens, **chosen)
 
 
 def usage(baseline: Usage | None) -> Usage:

@@ -24,6 +24,8 @@ class Workload:
     params: tuple[Any, ...]
     # Further arguments of `generate`.
     call: dict[str, Any] = field(default_factory=dict)
+    # Number of steps -> indices of requests that are aborted after them.
+    aborts: dict[int, tuple[int, ...]] = field(default_factory=dict)
 
     def as_vllm(self) -> tuple[list[Any], list[Any]]:
         """Arguments of `generate`; the parameters are copies, since vLLM changes them."""

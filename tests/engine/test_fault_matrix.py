@@ -6,8 +6,11 @@ happened, and all ranks go on, switch themselves off or stop alike.
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
-from bed.fault_cells import HARMLESS, matrix, sample, symbols
+from bed.fault_cells import HARMLESS, Frame, matrix, sample, symbols
 from bed.fault_matrix import SEED, run_matrix, table
 from bed.fault_run import called
 from bed.seeds import seed_of
@@ -28,6 +31,15 @@ def test_a_sample_of_the_matrix(bed, seed, dp, tp, count):
     found = run_matrix(bed, cells, dp, tp)
     print(table(found))
     assert not any(found.values()), table(found)
+
+
+def test_every_kind_of_message_has_a_cell():
+    source = (Path(__file__).parents[2] / "src" / "wire" / "frame.rs").read_text(encoding="utf-8")
+    kinds = set(re.findall(r"^    (\w+) = \d+,$", source, re.MULTILINE))
+    cells = [one.kind for cell in matrix(2, 2) for one in cell.injections if isinstance(one, Frame)]
+    # The first word on a connection, and the last.
+    assert kinds - set(cells) == {"Hello", "Leave"}
+    assert len(kinds) >= 18
 
 
 def test_every_symbol_that_is_called_has_a_cell(bed, tmp_path):

@@ -4,17 +4,18 @@ refuses it. A test for every row of `docs/features.md`, and the document has the
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from unittest.mock import patch
 
 import pytest
 from bed import features, rollout, workload
-from bed.features import ENGINES, MOVED, PINNED, REFUSALS, REFUSED, REQUESTS, STAND_INS
+from bed.features import CHOICES, ENGINES, MOVED, PATTERN, PINNED, REFUSALS, REFUSED, REQUESTS, STAND_INS
 from bed.rollout import Case, Pair
-from bed.verify import verify
+from bed.verify import total, verify
 from seqshift.cpu_bed.engine import make_llm
-from seqshift.cpu_bed.model import model_path
+from seqshift.cpu_bed.model import EOS_TOKEN_ID, SPELLING, model_path, words
 
 OFTEN = {"check_interval": 2}
 
@@ -91,6 +92,40 @@ def test_pinned_requests_are_counted_by_reason(ranks):
             expected[feature.reason] = expected.get(feature.reason, 0) + 1
     for pairs, _ in ranks:
         assert pairs[0].hooked.stats["pinned"] == expected
+
+
+def structured(ctx):
+    """A model that can spell what the grammars want, unhooked and hooked."""
+    with rollout.hooks(OFTEN, "shuffle"):
+        llm = make_llm(ctx, model=SPELLING)
+    work = features.spelled(ctx.dp_rank)
+    (plain,) = rollout.run_rollouts(ctx, llm, [work], hooked=False)
+    (hooked,) = rollout.run_rollouts(ctx, llm, [work], hooked=True, config=OFTEN, plan="shuffle")
+    return [Pair(Case("spelled", {}, OFTEN, "shuffle"), plain, hooked)]
+
+
+def test_structured_output_is_what_was_asked_for(bed):
+    ranks = bed.run(structured, deadline=180)
+    verify(ranks)
+    assert total(ranks, "sequences_moved") >= 8
+    known = words(SPELLING)
+    found = set()
+    for (pair,) in ranks:
+        assert pair.hooked.stats["pinned"] == {"structured_output": 8}
+        for index, output in enumerate(pair.hooked.outputs):
+            ids = output.outputs[0].token_ids
+            text = "".join(known[i] for i in ids if i != EOS_TOKEN_ID)
+            if index % 3 == 0:
+                value = json.loads(text)
+                assert set(value) == {"name", "scores"}
+                assert 4 <= len(value["scores"]) <= 9
+                found.add(text)
+            elif index % 6 == 1:
+                assert text in CHOICES
+            elif index % 6 == 4:
+                assert re.fullmatch(PATTERN, text)
+    # Not one answer over and over.
+    assert len(found) >= 4
 
 
 @pytest.mark.parametrize("feature", REFUSALS, ids=lambda f: f.name)

@@ -1,4 +1,5 @@
-"""A rank that is killed in whatever step is named by the others within the deadline, and nothing is left behind.
+"""A rank, or one TP shard of it, that is killed in whatever step is named by all others within the deadline, and
+nothing is left behind.
 
 Two of the steps here; with SEQSHIFT_FAULTS=all (`make faults`) every one of them.
 """
@@ -15,7 +16,6 @@ from bed.mock_control import Action, MockControl
 from seqshift.cpu_bed.engine import make_llm
 from seqshift.cpu_bed.ranks import ScenarioError
 
-VICTIM = 1
 DEADLINE_SECONDS = 30
 CONFIG = {"check_interval": 5, "deadline_seconds": DEADLINE_SECONDS, "max_failures": 1000}
 # The adapter's method in which the victim is killed; None: while its KV is on its way.
@@ -26,6 +26,7 @@ STEPS = {
     "reserve": "reserve",
     "commit": "install",
     "return": "take_sync",
+    "return, after its exchange": "accept_sync",
 }
 CHOSEN = list(STEPS) if os.environ.get("SEQSHIFT_FAULTS") == "all" else list(STEPS)[:2]
 
@@ -43,7 +44,7 @@ def handles() -> dict[str, int]:
     return counts
 
 
-def killed(ctx, method, words):
+def killed(ctx, victim, method, words):
     """The victim dies in the second such call; the others write down what their generate() raised, and when."""
     llm = make_llm(ctx)
     with rollout.hooks(CONFIG, "shuffle"):
@@ -52,9 +53,9 @@ def killed(ctx, method, words):
     before = handles()
     with rollout.hooks(CONFIG, "shuffle"):
         llm.llm_engine.has_unfinished_requests()
-        if ctx.rank == VICTIM and method is None:
+        if ctx.rank == victim and method is None:
             MockControl(os.environ["SEQSHIFT_MOCK_CONTROL"]).arm("HcclBatchSendRecv", Action.KILL_IN_TASK, first=2)
-        elif ctx.rank == VICTIM:
+        elif ctx.rank == victim:
             adapter = llm.llm_engine.__dict__["_seqshift_session"].adapter
             original, calls = getattr(adapter, method), []
 
@@ -74,17 +75,19 @@ def killed(ctx, method, words):
     (words / str(ctx.rank)).write_text(f"{seconds}\n{left}\n{error.value}")
 
 
+# DP ranks, TP shards, the process that is killed.
+@pytest.mark.parametrize(("dp", "tp", "victim"), [(3, 1, 1), (2, 2, 2)], ids=["three ranks", "two shards"])
 @pytest.mark.parametrize("step", CHOSEN)
-def test_survivors_name_it(bed, tmp_path, step):
+def test_survivors_name_it(bed, tmp_path, step, dp, tp, victim):
     words = tmp_path / "words"
     words.mkdir()
     segments = set(os.listdir("/dev/shm"))
-    env = {VICTIM: {"SEQSHIFT_MOCK_CONTROL": str(tmp_path / "control")}}
+    env = {victim: {"SEQSHIFT_MOCK_CONTROL": str(tmp_path / "control")}}
     with pytest.raises(ScenarioError, match="SIGKILL"):
-        bed.run(killed, STEPS[step], words, dp=3, rank_env=env, deadline=120)
-    for rank in ("0", "2"):
-        seconds, left, error = (words / rank).read_text().split("\n", 2)
-        assert f"rank {VICTIM}" in error
+        bed.run(killed, victim, STEPS[step], words, dp=dp, tp=tp, rank_env=env, deadline=120)
+    for rank in set(range(dp * tp)) - {victim}:
+        seconds, left, error = (words / str(rank)).read_text().split("\n", 2)
+        assert f"rank {victim // tp}" in error, f"{rank}: {error}"
         assert float(seconds) < DEADLINE_SECONDS
         assert left == "{}"
     assert set(os.listdir("/dev/shm")) <= segments

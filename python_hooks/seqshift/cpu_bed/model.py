@@ -38,6 +38,8 @@ class ModelSpec:
     positions: int = 4096
     dtype: str = "float32"
     seed: int = 20240501
+    characters: bool = False
+    """The first words are single characters, so that text can be spelled: printable ASCII without the space."""
 
     def kv_bytes_per_token(self, element_bytes: int) -> int:
         """Bytes of K and V of one token over all layers, one element being `element_bytes` long."""
@@ -46,6 +48,7 @@ class ModelSpec:
 
 DEFAULT = ModelSpec()
 DEEP = ModelSpec(layers=64)
+SPELLING = ModelSpec(characters=True)
 
 
 def model_path(spec: ModelSpec = DEFAULT) -> str:
@@ -68,7 +71,7 @@ def _write(folder: Path, spec: ModelSpec) -> None:
     from safetensors.numpy import save_file
 
     (folder / "config.json").write_text(json.dumps(_config(spec), indent=1))
-    (folder / "tokenizer.json").write_text(json.dumps(_tokenizer()))
+    (folder / "tokenizer.json").write_text(json.dumps(_tokenizer(words(spec))))
     tokenizer_config = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "eos_token": f"t{EOS_TOKEN_ID}",
@@ -101,10 +104,20 @@ def _config(spec: ModelSpec) -> dict:
     }
 
 
-def _tokenizer() -> dict:
+def words(spec: ModelSpec) -> list[str]:
+    """The vocabulary, by token id."""
+    known = [f"t{i}" for i in range(VOCABULARY)]
+    if spec.characters:
+        # Behind the two special tokens.
+        spelled = [chr(code) for code in range(ord("!"), ord("~") + 1)]
+        known[2 : 2 + len(spelled)] = spelled
+    return known
+
+
+def _tokenizer(known: list[str]) -> dict:
     from tokenizers import Tokenizer, models, pre_tokenizers
 
-    tokenizer = Tokenizer(models.WordLevel({f"t{i}": i for i in range(VOCABULARY)}, unk_token="t0"))
+    tokenizer = Tokenizer(models.WordLevel({word: i for i, word in enumerate(known)}, unk_token="t0"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     tokenizer.add_special_tokens([f"t{EOS_TOKEN_ID}"])
     return json.loads(tokenizer.to_str())

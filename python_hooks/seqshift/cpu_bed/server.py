@@ -27,6 +27,8 @@ GRACE_SECONDS = 5.0
 # faulthandler writes a dump at once, unless the machine is busy.
 DUMP_SECONDS = 3.0
 EXIT_SECONDS = 10.0
+# The tracker ends by itself once the rank is gone.
+TRACKER_SECONDS = 3.0
 
 
 @dataclass
@@ -220,6 +222,16 @@ def describe(ranks: list[Rank], hung: bool, deadline: float) -> str:
     return "\n".join(lines)
 
 
+def end_children(group: int) -> None:
+    """Lets Python's resource tracker of a rank that has ended unlink its shared memory, then kills what is left."""
+    limit = time.monotonic() + TRACKER_SECONDS
+    with contextlib.suppress(ProcessLookupError):
+        while time.monotonic() < limit:
+            os.killpg(group, 0)
+            time.sleep(0.01)
+        os.killpg(group, signal.SIGKILL)
+
+
 def release(ranks: list[Rank]) -> None:
     """Lets finished ranks exit, kills the rest with their children, and reaps all."""
     for rank in ranks:
@@ -230,12 +242,12 @@ def release(ranks: list[Rank]) -> None:
     for rank in ranks:
         if rank.state == "value":
             wait([rank.pidfd], max(0.0, limit - time.monotonic()))
-        # The group outlives its leader when the rank left children behind.
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(rank.pid, signal.SIGKILL)
+            signal.pidfd_send_signal(rank.pidfd, signal.SIGKILL)
         with contextlib.suppress(ChildProcessError):
             os.waitpid(rank.pid, 0)
         os.close(rank.pidfd)
+        end_children(rank.pid)
         rank.connection.close()
 
 

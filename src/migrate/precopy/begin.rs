@@ -72,10 +72,7 @@ impl<K: KvChannel> Migrator<K> {
                 let copy = &mut pending.copies[*i];
                 engine.dismiss(copy.ticket).map_err(lost)?;
                 (copy.copied, copy.under_way) = (Copied::default(), Vec::new());
-                report
-                    .precopied
-                    .aborted
-                    .push(format!("nothing held: {why}"));
+                tracing::warn!(%why, "no blocks are held for a copy in the background");
             }
         }
 
@@ -87,6 +84,12 @@ impl<K: KvChannel> Migrator<K> {
         }
         let payloads = payloads.iter().map(encode).collect();
         let received = self.dp.all_to_all(Kind::Prepared, payloads, until)?;
+        // The source does not know that these are held, and will send nothing.
+        for peer in self.dp.refused().to_vec() {
+            for i in pending.of(Some(peer), Some(rank)) {
+                pending.copies[i].under_way.clear();
+            }
+        }
         let answers: Vec<Vec<bool>> = received
             .into_iter()
             .map(|bytes| {
@@ -101,6 +104,12 @@ impl<K: KvChannel> Migrator<K> {
             let to = copy.flight.to as usize;
             if answers[to].get(taken[to]).copied().unwrap_or(false) {
                 copy.under_way = full[copy.copied.blocks.len()..].to_vec();
+            } else if !full.is_empty() {
+                let why = format!(
+                    "not copied: {} holds no blocks",
+                    self.dp.name(copy.flight.to)
+                );
+                report.precopied.aborted.push(why);
             }
             taken[to] += 1;
         }

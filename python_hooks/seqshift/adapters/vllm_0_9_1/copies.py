@@ -80,6 +80,11 @@ class Copies:
             self._manager.free(_name(ticket))
             self._held.remove(ticket)
 
+    def dismiss_all(self) -> None:
+        """Forgets all tickets."""
+        for ticket in {*self._watched, *self._held}:
+            self.dismiss(ticket)
+
 
 def _name(ticket: int) -> str:
     # No request has it: those of other ranks have three parts, and those of this one belong to the caller.

@@ -339,6 +339,10 @@ class EngineState(Returns):
         """Forgets a ticket; what is still held is free."""
         self._copies.dismiss(ticket)
 
+    def dismiss_all(self) -> None:
+        """The same for every ticket."""
+        self._copies.dismiss_all()
+
     # --- Step 6: commit ---
 
     def install(self, origin: int, serial: int) -> None:
