@@ -46,6 +46,7 @@ def telling(ctx):
     scheduler = llm.llm_engine.engine_core.engine_core.scheduler
     pool = scheduler.kv_cache_manager.block_pool
     works = [workload.busy(ctx.dp_rank), workload.shared(ctx.dp_rank), workload.several(ctx.dp_rank)]
+    works += [workload.given(ctx.dp_rank, [[70] * 8, [60] * 8], prompts=length) for length in (200, 210, 220)]
     runs, found = [], []
     for hooked in (False, True):
         assert pool.reset_prefix_cache()
