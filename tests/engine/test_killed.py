@@ -13,6 +13,7 @@ import time
 import pytest
 from bed import rollout, workload
 from bed.mock_control import Action, MockControl
+from bed.segments import left_behind, segments
 from seqshift.cpu_bed.engine import make_llm
 from seqshift.cpu_bed.ranks import ScenarioError
 
@@ -81,7 +82,7 @@ def killed(ctx, victim, method, words):
 def test_survivors_name_it(bed, tmp_path, step, dp, tp, victim):
     words = tmp_path / "words"
     words.mkdir()
-    segments = set(os.listdir("/dev/shm"))
+    before = segments()
     env = {victim: {"SEQSHIFT_MOCK_CONTROL": str(tmp_path / "control")}}
     with pytest.raises(ScenarioError, match="SIGKILL"):
         bed.run(killed, victim, STEPS[step], words, dp=dp, tp=tp, rank_env=env, deadline=120)
@@ -90,4 +91,4 @@ def test_survivors_name_it(bed, tmp_path, step, dp, tp, victim):
         assert f"rank {victim // tp}" in error, f"{rank}: {error}"
         assert float(seconds) < DEADLINE_SECONDS
         assert left == "{}"
-    assert set(os.listdir("/dev/shm")) <= segments
+    assert left_behind(before) == set()
