@@ -119,7 +119,7 @@ fn one_index_serves_all_sub_caches() {
     let staging = DeviceBuffer::new(stream.runtime(), 6 * 40 * 1024).expect("there is room");
     let mut copier = BlockCopier::new(Some(Strategy::Kernels));
     let ids = scattered(40, 7, 100);
-    faults.arm("aclrtMemcpyAsync", 1, 0, Fault::Corrupt(1 << 40));
+    faults.arm("aclrtMemcpy", 1, 0, Fault::Corrupt(1 << 40));
     for (index, one) in cache.layout.sub_caches().iter().enumerate() {
         let part = BlockPart {
             cache: one,
@@ -135,6 +135,48 @@ fn one_index_serves_all_sub_caches() {
     assert_eq!(copier.counts().kernels, 6);
     // The upload was damaged: no row has such a number, and the device says so.
     assert!(stream.wait(LONG).is_err());
+}
+
+/// The index of an earlier call is where the new one did not arrive.
+#[test]
+fn without_its_index_no_kernel_runs() {
+    let faults = Faults::begin();
+    let stream = Stream::new(&runtime(0)).expect("a stream");
+    let cache = Cache::new(&stream, 0, 200, &[2048], 0);
+    let staging = DeviceBuffer::new(stream.runtime(), 20 * 2048).expect("there is room");
+    let mut copier = BlockCopier::new(Some(Strategy::Kernels));
+    let mut scatter = |ids: &[u32]| {
+        let part = BlockPart {
+            cache: &cache.layout.sub_caches()[0],
+            ids,
+            range: 0..2048,
+        };
+        // SAFETY: all memory outlives the wait.
+        unsafe {
+            copier.copy(
+                Direction::Scatter,
+                &part,
+                staging.as_ptr(),
+                20 * 2048,
+                &stream,
+            )
+        }
+        .expect("it is enqueued");
+        stream.wait(LONG).expect("it is done");
+        copier.counts().kernels
+    };
+    let (first, second) = (scattered(20, 7, 200), scattered(20, 9, 200));
+    assert_eq!(scatter(&first), 1);
+    let before = cache.read(&stream);
+    let failure = i64::from(ffi::CANN_RT_INTERNAL);
+    faults.arm("aclrtMemcpy", 1, 1, Fault::Return(failure));
+    assert_eq!(scatter(&second), 1);
+    assert_eq!(faults.hits(), 1);
+    let after = cache.read(&stream);
+    let staged = staging.read(0, staging.len(), &stream, LONG);
+    assert!(cache.blocks(&after, &second) == staged.expect("readable"));
+    let others: Vec<u32> = (0..200).filter(|id| !second.contains(id)).collect();
+    assert!(cache.blocks(&after, &others) == cache.blocks(&before, &others));
 }
 
 #[test]

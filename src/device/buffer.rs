@@ -102,6 +102,26 @@ impl DeviceBuffer {
         .map(drop)
     }
 
+    /// Copies bytes into the start of the buffer, and returns when they are there, whatever streams
+    /// do meanwhile. The caller sees to it that no stream uses the buffer.
+    pub fn upload(&mut self, bytes: &[u8]) -> Result<(), DeviceError> {
+        check_range(0, bytes.len(), self.length)?;
+        self.runtime.bind()?;
+        // SAFETY: both ranges are valid, and the call returns when it is done with them.
+        unsafe {
+            acl!(
+                self.runtime.symbols(),
+                aclrtMemcpy(
+                    self.as_ptr().cast(),
+                    self.length,
+                    bytes.as_ptr().cast(),
+                    bytes.len(),
+                    ffi::CANN_COPY_HOST_TO_DEVICE
+                )
+            )
+        }
+    }
+
     /// Copies bytes out of the buffer and waits.
     pub fn read(
         &self,

@@ -4,10 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Mover, Transport};
-use crate::device::{
-    CopyKind, DeviceBuffer, DeviceError, Event, HostBuffer, RowMove, Runtime, Stream, Tensor,
-    prepare,
-};
+use crate::device::{DeviceBuffer, DeviceError, Event, RowMove, Runtime, Stream, Tensor, prepare};
 use crate::kv::blocks::{CopyCounts, Direction};
 use crate::kv::runs;
 
@@ -18,13 +15,12 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// Room for so many row numbers at least.
 const LEAST: usize = 1024;
 
-/// An index, on its way to the device and there, in use until the stream has passed the event.
+/// An index on the device, in use until the stream has passed the event.
 #[derive(Debug)]
 struct Slot {
-    host: HostBuffer,
     device: DeviceBuffer,
     event: Event,
-    /// What has been uploaded, by which stream.
+    /// What has been uploaded, and which stream uses it.
     rows: Vec<i64>,
     stream: u64,
     /// Workspaces that became too small while a kernel was using them.
@@ -35,7 +31,6 @@ impl Slot {
     fn new(runtime: &Arc<Runtime>, rows: usize) -> Result<Self, DeviceError> {
         let bytes = rows.max(LEAST).next_power_of_two() * size_of::<i64>();
         Ok(Self {
-            host: HostBuffer::new(runtime, bytes)?,
             device: DeviceBuffer::new(runtime, bytes)?,
             event: Event::new(runtime)?,
             rows: Vec::new(),
@@ -147,7 +142,7 @@ impl Kernels {
 }
 
 impl Kernels {
-    /// Uploads the index, unless it is there, and enqueues the kernel.
+    /// Uploads the index, unless it is there, and then enqueues the kernel.
     ///
     /// # Safety
     /// As for [`Mover::enqueue`]; the slot is kept until the stream has passed both.
@@ -163,12 +158,10 @@ impl Kernels {
         if !uploaded {
             slot.rows.clear();
             slot.stream = stream.id();
-            for (to, row) in slot.host.as_mut_slice().chunks_exact_mut(8).zip(rows) {
-                to.copy_from_slice(&row.to_ne_bytes());
-            }
-            let (to, from) = (slot.device.as_ptr(), slot.host.as_ptr());
-            // SAFETY: the slot has room; the caller keeps it.
-            unsafe { stream.copy(to, from, size_of_val(rows), CopyKind::HostToDevice) }?;
+            // Not in the stream, which goes on after a failed copy: the kernel would write to the
+            // rows of an earlier index, which are others' by now.
+            let bytes: Vec<u8> = rows.iter().flat_map(|row| row.to_ne_bytes()).collect();
+            slot.device.upload(&bytes)?;
             slot.rows.extend(rows);
         }
         // Rows up to the end of the last block's part: whole ones, since the unit divides all of
