@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use seqshift::device::Stream;
 use seqshift::ffi;
-use seqshift::kv::{ExchangeReport, Move, Transfer, TransferError, TransferOptions};
+use seqshift::kv::{ExchangeReport, Move, Strategy, Transfer, TransferError, TransferOptions};
 use support::cache::Cache;
 use support::fault::{Fault, Faults};
 use support::{LONG, Rank, deadline, group, runtime};
@@ -18,6 +18,7 @@ use support::{LONG, Rank, deadline, group, runtime};
 /// Rank 0 sends two moves to rank 1: its blocks 0 to 3 to 8 to 11, and 4 to 7 to 12 to 15. Each is
 /// one gather and one scatter.
 struct Pair {
+    length: u64,
     cache: Cache,
     stream: Stream,
     transfer: Transfer,
@@ -26,7 +27,15 @@ struct Pair {
 impl Pair {
     fn new(rank: &Rank, verify: bool) -> Self {
         let options = TransferOptions::new(&rank.runtime, 1 << 20, verify);
-        Self::with(rank, options)
+        Self::with(rank, options, 1024)
+    }
+
+    /// Each move is one run of 1 MiB, which is sent from the cache and received into it.
+    fn direct(rank: &Rank) -> Self {
+        let options = TransferOptions::new(&rank.runtime, 4 << 20, true);
+        let mut pair = Self::with(rank, options, 256 << 10);
+        pair.transfer.set_strategy(Some(Strategy::Direct));
+        pair
     }
 
     /// Each move is a round of its own.
@@ -35,17 +44,18 @@ impl Pair {
             chunk_bytes: 4 * 1024,
             ..TransferOptions::new(&rank.runtime, 1 << 20, verify)
         };
-        Self::with(rank, options)
+        Self::with(rank, options, 1024)
     }
 
-    fn with(rank: &Rank, options: TransferOptions) -> Self {
+    fn with(rank: &Rank, options: TransferOptions, length: u64) -> Self {
         let stream = Stream::new(&rank.runtime).expect("a stream");
-        let cache = Cache::new(&stream, rank.rank, 16, &[1024], 0);
+        let cache = Cache::new(&stream, rank.rank, 16, &[length], 0);
         let layout = cache.layout.clone();
         // SAFETY: the cache is dropped after the transfer, with `self`, when no exchange runs.
         let transfer = unsafe { Transfer::new(&rank.runtime, layout, rank.ranks, options) }
             .expect("there is room");
         Self {
+            length,
             cache,
             stream,
             transfer,
@@ -72,7 +82,7 @@ impl Pair {
 
     /// Which of the two moves' blocks are here as they were at rank 0.
     fn arrived(&self) -> [bool; 2] {
-        let source = Cache::new(&self.stream, 0, 16, &[1024], 0);
+        let source = Cache::new(&self.stream, 0, 16, &[self.length], 0);
         let (sent, got) = (source.read(&self.stream), self.cache.read(&self.stream));
         [0, 1].map(|index| {
             let ids = |first: u32| (first..first + 4).collect::<Vec<_>>();
@@ -281,6 +291,55 @@ fn a_stalled_link_fails_everything_by_the_deadline_and_a_new_communicator_serves
         rank.reconnect();
         all_is_well(&rank, &mut pair);
     });
+}
+
+/// What is sent from the cache and received into it has no gather and no scatter to fail: what goes
+/// wrong is the link's, or shows in the digest of the bytes that are in the cache.
+#[test]
+fn bytes_that_are_not_staged_are_verified_and_given_up_like_others() {
+    let faults = Faults::begin();
+    let reports = group(2, |mut rank| {
+        let mut pair = Pair::direct(&rank);
+        let moved = 2 * 4 * pair.length;
+        rank.barrier.wait();
+        if rank.rank == 0 {
+            // A byte of what rank 1 receives in each round, which is one move.
+            let corrupt = Fault::Corrupt(5000);
+            faults.rules().arm("HcclBatchSendRecv", 1, 0, corrupt);
+        }
+        rank.barrier.wait();
+        let damaged = pair.exchange(&rank, deadline());
+        assert_eq!(damaged.direct, moved);
+        // The link fails at both ends.
+        rank.barrier.wait();
+        if rank.rank == 0 {
+            faults.rules().clear();
+            let failure = Fault::FailTask(i64::from(ffi::CANN_RT_INTERNAL));
+            faults.rules().arm("HcclBatchSendRecv", 1, 0, failure);
+        }
+        rank.barrier.wait();
+        let report = pair.exchange(&rank, deadline());
+        assert!(report.broken.is_some() && errors(&report).iter().all(Option::is_some));
+        rank.barrier.wait();
+        if rank.rank == 0 {
+            faults.rules().clear();
+            faults.rules().arm("HcclBatchSendRecv", 1, 0, Fault::Stall);
+        }
+        rank.reconnect();
+        let start = Instant::now();
+        let report = pair.exchange(&rank, start + Duration::from_millis(700));
+        assert!(report.broken.is_some() && start.elapsed() < LONG / 2);
+        rank.barrier.wait();
+        faults.rules().clear();
+        rank.reconnect();
+        all_is_well(&rank, &mut pair);
+        damaged
+    });
+    for (sent, got) in reports[0].outbound.iter().zip(&reports[1].inbound) {
+        assert!(sent.error.is_none() && got.error.is_none());
+        assert!(sent.digest.is_some() && got.digest.is_some());
+        assert_ne!(sent.digest, got.digest);
+    }
 }
 
 #[test]

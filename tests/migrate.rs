@@ -2,6 +2,8 @@
 //! KV arrives as it was, blocks are conserved, a move that fails leaves its source as it was, and
 //! all ranks and TP shards report the same. What cannot be survived is an error on every rank.
 
+#[path = "migrate/layout.rs"]
+mod layout;
 mod migrate_support;
 #[path = "migrate/precopy.rs"]
 mod precopy;

@@ -6,6 +6,7 @@
 #[path = "support/cache.rs"]
 mod cache;
 
+use std::cell::Cell;
 use std::sync::{Arc, Barrier, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -168,11 +169,12 @@ fn cann_that_runs_already_is_shared() {
     stream.wait(LONG).expect("nothing to wait for");
 }
 
-/// Runs the body as two ranks on devices 0 and 1, twice connected.
+/// Runs the body as two ranks on devices 0 and 1, connected as often as they ask for it.
 fn pair(body: impl Fn(u32, &Arc<Runtime>, &dyn Fn() -> Communicator) + Sync) {
     let (barrier, root) = (Barrier::new(2), Mutex::new(Vec::new()));
     let run = |rank: u32| {
         let runtime = open(rank as i32);
+        let made = Cell::new(0);
         let connect = || {
             if rank == 0 {
                 let made = RootInfo::create(&runtime).expect("a root info can be made");
@@ -181,7 +183,8 @@ fn pair(body: impl Fn(u32, &Arc<Runtime>, &dyn Fn() -> Communicator) + Sync) {
             barrier.wait();
             let bytes = root.lock().expect("no rank has failed").clone();
             let root = RootInfo::try_from(bytes.as_slice()).expect("it has the right length");
-            let name = "seqshift-npu-test".into();
+            // Both ranks make their communicators in the same order.
+            let name = format!("seqshift-npu-test-{}", made.replace(made.get() + 1));
             let options = CommunicatorOptions {
                 ranks: 2,
                 rank,
@@ -249,6 +252,104 @@ fn blocks_cross_between_two_devices() {
         let (got, sent) = (cache.read(&stream), theirs.read(&stream));
         assert!(cache.blocks(&got, &other) == theirs.blocks(&sent, &own));
     });
+}
+
+/// An exchange on our communicator while another thread runs the engine's collectives on another
+/// one: both come to their end, in whichever order the ranks enqueue them, and bytes are right.
+#[test]
+fn a_copy_in_the_background_runs_beside_the_engines_collectives() {
+    if !enabled("a_copy_in_the_background_runs_beside_the_engines_collectives") {
+        return;
+    }
+    const GATHERS: usize = 300;
+    let _turn = TURN.lock();
+    pair(|rank, runtime, connect| {
+        let (engine, ours) = (connect(), connect());
+        let stream = Stream::new(runtime).expect("a stream");
+        let cache = Cache::new(&stream, rank, 512, &[128 << 10], 0);
+        let theirs = Cache::new(&stream, 1 - rank, 512, &[128 << 10], 0);
+        let options = TransferOptions::new(runtime, 64 << 20, true);
+        // SAFETY: the cache outlives the transfer.
+        let mut transfer = unsafe { Transfer::new(runtime, cache.layout.clone(), 2, options) }
+            .expect("there is room");
+        let gathers = |engine: Communicator| {
+            let stream = Stream::new(runtime).expect("a stream");
+            let send = DeviceBuffer::new(runtime, 4096).expect("memory");
+            let mut receive = DeviceBuffer::new(runtime, 2 * 4096).expect("memory");
+            let start = Instant::now();
+            for _ in 0..GATHERS {
+                engine
+                    .all_gather(&send, &mut receive, 4096, &stream, LONG)
+                    .expect("both ranks take part");
+            }
+            (engine, start.elapsed() / GATHERS as u32)
+        };
+        let (engine, alone) = gathers(engine);
+        let own: Vec<u32> = (0..200).collect();
+        let other: Vec<u32> = (256..456).collect();
+        let peer = 1 - rank;
+        let mut exchange = || {
+            let out = [Move { peer, blocks: &own }];
+            let into = [Move {
+                peer,
+                blocks: &other,
+            }];
+            let report = transfer.exchange(&ours, &out, &into, Instant::now() + LONG);
+            assert_eq!(report.broken, None);
+            assert!(report.outbound[0].digest.is_some());
+            report.timings.total
+        };
+        let quiet = exchange();
+        let (beside, busy) = thread::scope(|scope| {
+            let engine = scope.spawn(|| gathers(engine));
+            let busy = exchange();
+            let (_, beside) = engine.join().expect("the collectives end");
+            (beside, busy)
+        });
+        println!(
+            "rank {rank}: all-gather {alone:?} alone, {beside:?} beside a copy; the copy {quiet:?} \
+             alone, {busy:?} beside all-gathers"
+        );
+        let (got, sent) = (cache.read(&stream), theirs.read(&stream));
+        assert!(cache.blocks(&got, &other) == theirs.blocks(&sent, &own));
+    });
+}
+
+/// A kernel's index is uploaded by a call that waits for itself only, so that a kernel never runs
+/// on an index that did not arrive; prints what it costs while a stream is busy.
+#[test]
+fn an_index_is_uploaded_past_busy_streams_or_not_at_all() {
+    if !enabled("an_index_is_uploaded_past_busy_streams_or_not_at_all") {
+        return;
+    }
+    let _turn = TURN.lock();
+    let runtime = open(0);
+    let stream = Stream::new(&runtime).expect("a stream");
+    let length = 256 << 20;
+    let device = DeviceBuffer::new(&runtime, length).expect("memory");
+    let host = HostBuffer::new(&runtime, length).expect("pinned memory");
+    let mut index = DeviceBuffer::new(&runtime, 8192).expect("memory");
+    let rows = pattern(3, 8192);
+    let time = |index: &mut DeviceBuffer| {
+        let start = Instant::now();
+        index.upload(&rows).expect("the copy is possible");
+        start.elapsed()
+    };
+    let idle = time(&mut index);
+    // SAFETY: both buffers outlive the wait.
+    unsafe {
+        let (to, from) = (host.as_ptr(), device.as_ptr());
+        stream.copy(to, from, length, CopyKind::DeviceToHost)
+    }
+    .expect("enqueued");
+    let busy = time(&mut index);
+    let passed = !stream.is_idle().expect("it can be asked");
+    stream.wait(LONG).expect("the copy is done");
+    println!("an index of 8 KiB: {idle:?}, and {busy:?} past a busy stream; overtook it: {passed}");
+    let read = index.read(0, rows.len(), &stream, LONG).expect("readable");
+    assert!(read == rows);
+    let error = index.upload(&pattern(3, 8193)).expect_err("no room");
+    println!("an upload that is refused: {error}");
 }
 
 /// A peer that never comes: the wait ends, the stream is aborted, and a new communicator works in

@@ -189,7 +189,9 @@ class RolloutRebalanceConfig:
         _number("a number of seconds above 0, at most a day", lambda value: 0 < value <= 86_400),
         "longest wait on a peer, in seconds",
     )
-    staging_mib: int = _setting(64, _whole(1), "staging memory per direction, in MiB")
+    staging_mib: int = _setting(
+        64, _whole(1), "staging per direction, in MiB of device memory; verify_kv takes as much pinned host memory"
+    )
     comm_buffer_mib: int = _setting(64, _whole(1), "HCCL buffer of the project's own communicator, in MiB")
     verify_kv: bool = _setting(True, _SWITCH, "compare a digest of moved KV before a move is committed")
     precopy: bool = _setting(

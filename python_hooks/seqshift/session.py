@@ -127,7 +127,7 @@ class Session:
         self.adapter.listen(False)
         self._resume = None
         try:
-            self.group.cancel(self.adapter)
+            self.group.cancel(self.adapter, leaving=True)
         except RuntimeError as error:
             log.error("KV blocks stay taken: %s", error)
         else:

@@ -91,7 +91,18 @@ pub struct Communicator {
     handle: ffi::CannHcclHandle,
     rank: u32,
     ranks: u32,
-    broken: AtomicBool,
+    broken: Arc<AtomicBool>,
+}
+
+/// Breaks a communicator that another thread uses.
+#[derive(Clone, Debug)]
+pub struct Breaker(Arc<AtomicBool>);
+
+impl Breaker {
+    /// As [`Communicator::give_up`]: whoever waits for the communicator's work stops soon.
+    pub fn give_up(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
 
 // SAFETY: HCCL's handles belong to the process, not to a thread; each call binds the device.
@@ -140,7 +151,7 @@ impl Communicator {
             handle: handle.0,
             rank,
             ranks,
-            broken: AtomicBool::new(false),
+            broken: Arc::default(),
         };
         communicator.confirm()?;
         Ok(communicator)
@@ -356,6 +367,9 @@ impl Communicator {
             let left = limit.saturating_sub(start.elapsed());
             match wait(left.min(PROBE)) {
                 Ok(()) => return Ok(()),
+                Err(DeviceError::Timeout { .. }) if self.is_broken() => {
+                    break CollectiveError::Broken;
+                }
                 Err(DeviceError::Timeout { .. }) if left > PROBE => match self.async_error() {
                     Ok(()) => continue,
                     Err(error) => break error,
@@ -374,6 +388,11 @@ impl Communicator {
         if let Err(error) = stream.abort() {
             tracing::warn!(%error, "a stream could not be aborted");
         }
+    }
+
+    /// What another thread ends this communicator with.
+    pub fn breaker(&self) -> Breaker {
+        Breaker(Arc::clone(&self.broken))
     }
 
     /// Breaks the communicator: the peers will not find us there again.

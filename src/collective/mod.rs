@@ -8,6 +8,6 @@ pub mod fault;
 mod mesh;
 mod root;
 
-pub use communicator::{Communicator, CommunicatorOptions, SendRecv};
+pub use communicator::{Breaker, Communicator, CommunicatorOptions, SendRecv};
 pub use error::CollectiveError;
 pub use root::RootInfo;

@@ -22,6 +22,18 @@ pub struct CopyCounts {
     pub bytes: u64,
 }
 
+impl CopyCounts {
+    /// What has been enqueued since.
+    pub(super) fn since(self, earlier: Self) -> Self {
+        Self {
+            copies: self.copies - earlier.copies,
+            copies_2d: self.copies_2d - earlier.copies_2d,
+            kernels: self.kernels - earlier.kernels,
+            bytes: self.bytes - earlier.bytes,
+        }
+    }
+}
+
 /// Direction of a copy, seen from the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {

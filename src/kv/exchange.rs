@@ -64,7 +64,7 @@ impl<'a> Exchange<'a> {
         inbound: &'a [Move<'a>],
         deadline: Instant,
     ) -> ExchangeReport {
-        let start = Instant::now();
+        let (start, counted) = (Instant::now(), transfer.counts());
         let progress = |one: &Move<'_>| Progress {
             error: transfer.objection(communicator.rank(), one),
             hash: transfer.verify.then(|| Box::new(Xxh3::new())),
@@ -124,6 +124,7 @@ impl<'a> Exchange<'a> {
                 .chain(&mut receiving)
                 .for_each(|progress| progress.fail(error));
         }
+        report.copies = transfer.counts().since(counted);
         report.outbound = sending.into_iter().map(Progress::outcome).collect();
         report.inbound = receiving.into_iter().map(Progress::outcome).collect();
         report.timings.total = start.elapsed();
@@ -306,7 +307,7 @@ impl<'a> Exchange<'a> {
             }
             return Ok(());
         }
-        match lane.wait(half, left) {
+        match lane.wait(half, left, || self.communicator.is_broken()) {
             Ok(()) => Ok(()),
             Err(error) if error.is_timeout() => {
                 Err(format!("{}, before the deadline", text(direction, &error)))

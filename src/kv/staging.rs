@@ -1,10 +1,13 @@
 //! The memory and the queues that one exchange works with.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::schedule::{Chunk, Cut};
 use crate::device::{CopyKind, DeviceBuffer, DeviceError, Event, HostBuffer, Runtime, Stream};
+
+/// How often a wait looks whether it should stop.
+const PROBE: Duration = Duration::from_millis(200);
 
 /// Staging memory of one direction: two halves used in turn, each with one chunk per lane.
 #[derive(Debug)]
@@ -117,12 +120,24 @@ impl Lane {
         &self.events[half]
     }
 
-    /// Waits for what was recorded for the half, if anything was.
-    pub(super) fn wait(&mut self, half: usize, limit: Duration) -> Result<(), DeviceError> {
+    /// Waits for what was recorded for the half, if anything was, unless somebody says to stop.
+    pub(super) fn wait(
+        &mut self,
+        half: usize,
+        limit: Duration,
+        stop: impl Fn() -> bool,
+    ) -> Result<(), DeviceError> {
         if !std::mem::take(&mut self.pending[half]) {
             return Ok(());
         }
-        self.events[half].wait(limit)
+        let start = Instant::now();
+        loop {
+            let left = limit.saturating_sub(start.elapsed());
+            match self.events[half].wait(left.min(PROBE)) {
+                Err(error) if error.is_timeout() && left > PROBE && !stop() => {}
+                result => return result,
+            }
+        }
     }
 }
 

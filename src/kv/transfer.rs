@@ -128,6 +128,8 @@ pub struct ExchangeReport {
     pub received: u64,
     /// Bytes of these that were sent from the cache, or received into it, without staging.
     pub direct: u64,
+    /// What gathers and scatters were made of.
+    pub copies: CopyCounts,
     /// Calls of HCCL.
     pub rounds: usize,
     /// Where the time went.
@@ -306,7 +308,7 @@ impl Transfer {
                     // SAFETY: the stream itself orders all uses of the chunk.
                     unsafe { staging.fetch(0, chunk, 0, chunk.length, from, &lane.stream) }?;
                     lane.record(0)?;
-                    lane.wait(0, limit.saturating_sub(start.elapsed()))?;
+                    lane.wait(0, limit.saturating_sub(start.elapsed()), || false)?;
                     hash.update(staging.fetched(0, chunk).unwrap_or_default());
                 }
                 bytes += chunk.length;

@@ -62,10 +62,26 @@ pub trait KvChannel {
     /// Bytes of one KV block over all layers.
     fn block_bytes(&self) -> u64;
 
+    /// Fingerprint of what peers' caches must have in common; 0 without caches.
+    fn layout(&self) -> u64;
+
     /// Begins an exchange that goes on in the background. Nothing else is asked of the
-    /// channel until [`KvChannel::finish`] but [`KvChannel::broken`], which is false, and
-    /// [`KvChannel::copying`].
-    fn begin(&mut self, outbound: Vec<KvMove>, inbound: Vec<KvMove>, deadline: Instant);
+    /// channel until [`KvChannel::finish`] but [`KvChannel::broken`], which is false,
+    /// [`KvChannel::layout`], [`KvChannel::copying`] and [`KvChannel::abandon`].
+    ///
+    /// # Errors
+    /// There is no thread to be had. The exchange has been made before this returned, since the
+    /// peers count on it; [`KvChannel::finish`] gives its outcome as it would otherwise.
+    fn begin(
+        &mut self,
+        outbound: Vec<KvMove>,
+        inbound: Vec<KvMove>,
+        deadline: Instant,
+    ) -> Result<(), String>;
+
+    /// Lets the exchange in the background fail at once, and breaks the communicator: nobody will
+    /// use either.
+    fn abandon(&mut self);
 
     /// Whether the exchange in the background goes on.
     fn copying(&self) -> bool;

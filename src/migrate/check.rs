@@ -10,8 +10,9 @@ use serde::de::DeserializeOwned;
 use super::MigrateError;
 use super::channel::KvChannel;
 use super::engine::{Engine, EngineError};
-use super::policy::{Decision, Flight, Policy};
-use super::precopy::{Pending, Precopied, Precopy};
+use super::policy::Policy;
+use super::precopy::{Pending, Precopy};
+use super::report::Report;
 use super::round::Round;
 use crate::collective::control::{ControlError, Members, Mesh, Received};
 use crate::plan::Measured;
@@ -34,62 +35,6 @@ const NO_KV: u64 = 2;
 const IDLE: u64 = 4;
 /// Begins an error that the shards of a rank have agreed on.
 const SHARD: &str = "TP shard ";
-
-/// What became of one move.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct MoveResult {
-    /// The move.
-    pub flight: Flight,
-    /// None when it was committed.
-    pub error: Option<String>,
-    /// It failed before anything was reserved: a reject, not a fault.
-    pub rejected: bool,
-}
-
-/// What one check did, as this rank saw it.
-#[derive(Debug, Clone, Default)]
-pub struct Report {
-    /// Every rank's load record.
-    pub loads: Vec<Load>,
-    /// The plan; without flights when there was none.
-    pub decision: Decision,
-    /// Every move of the group, in plan order; equal on all ranks.
-    pub moves: Vec<MoveResult>,
-    /// KV bytes sent from here.
-    pub kv_bytes: u64,
-    /// KV blocks sent from here or received here, whichever is more.
-    pub kv_blocks: u32,
-    /// Time spent in the KV exchange.
-    pub kv_time: Duration,
-    /// Results or aborts were exchanged.
-    pub synced: bool,
-    /// A KV communicator was needed and could not be made; equal on all ranks.
-    pub kv_failed: bool,
-    /// A rank's engine could not be read, so that nothing moved; equal on all ranks.
-    pub unreadable: bool,
-    /// KV is being copied in the background since this check: the next one is at this
-    /// step, on all ranks.
-    pub resume_at: Option<u64>,
-    /// What a copy in the background, which this check has ended, came to.
-    pub precopied: Precopied,
-    /// Time from the moment all ranks had entered to the end.
-    pub pause: Duration,
-}
-
-impl Report {
-    /// Moves that were committed.
-    pub fn committed(&self) -> usize {
-        self.moves.iter().filter(|m| m.error.is_none()).count()
-    }
-
-    /// What `max_failures` counts: moves that failed after a reservation, a KV
-    /// communicator that could not be made, and an engine that could not be read.
-    pub fn faults(&self) -> usize {
-        let failed = |m: &&MoveResult| m.error.is_some() && !m.rejected;
-        let moves = self.moves.iter().filter(failed).count();
-        moves + usize::from(self.kv_failed) + usize::from(self.unreadable)
-    }
-}
 
 /// One rank's end of the protocol.
 pub struct Migrator<K> {
@@ -205,10 +150,8 @@ impl<K: KvChannel> Migrator<K> {
         let states = self.shards(&mine, until)?;
         report.unreadable = states.iter().any(|s| s.plan & UNREADABLE != 0);
         if states.iter().all(|s| s.plan == 0) {
-            if report.loads.iter().any(|l| l.communicator_broken)
-                && let Err(why) = self.kv.restore(&mut self.dp, half(until))
-            {
-                tracing::warn!(why, "the KV communicator could not be made");
+            if report.loads.iter().any(|l| l.communicator_broken) || report.layouts_differ() {
+                self.meet(&mut report, until);
             }
             // 2. Plan.
             let details = self.plan(engine, &mut report, until)?;
@@ -228,6 +171,15 @@ impl<K: KvChannel> Migrator<K> {
         }
         report.pause = entered.elapsed();
         Ok(report)
+    }
+
+    /// The ranks make their KV communicator anew, which they can only if their caches are alike:
+    /// they compare them field by field.
+    pub(super) fn meet(&mut self, report: &mut Report, until: Instant) {
+        if let Err(why) = self.kv.restore(&mut self.dp, half(until)) {
+            tracing::warn!(why, "no KV can be sent");
+            report.kv_error = Some(why);
+        }
     }
 
     /// Hands this rank's measurements to all ranks and TP shards; returns everybody's.
@@ -306,6 +258,7 @@ impl<K: KvChannel> Migrator<K> {
             has_sync: counts.has_sync,
             communicator_broken: self.kv.broken(),
             copying: self.kv.copying(),
+            layout: self.kv.layout(),
         };
         let until = Instant::now() + ENTRY;
         let loads: Vec<Load> = gather(&mut self.dp, Kind::Load, &mine, until)?;

@@ -2,7 +2,7 @@
 //! transfer between them, as a [`KvChannel`].
 
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, sync_channel};
+use std::sync::mpsc::{Receiver, SendError, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::channel::{Background, KvChannel, KvMove, KvOutcome, KvReport};
 use crate::collective::control::Mesh;
-use crate::collective::{Communicator, CommunicatorOptions, RootInfo};
+use crate::collective::{Breaker, Communicator, CommunicatorOptions, RootInfo};
 use crate::device::{Registration, Runtime, RuntimeOptions, Stream};
 use crate::kv::{
     KvLayout, LayoutDescription, Move, MoveOutcome, SubCache, Transfer, TransferOptions, register,
@@ -32,6 +32,8 @@ pub struct KvOptions {
     pub comm_buffer_mib: u32,
     /// Whether both ends compute digests.
     pub verify: bool,
+    /// Stack of the thread that copies in the background, in bytes.
+    pub stack_bytes: usize,
 }
 
 /// What a rank brings to a new communicator.
@@ -56,9 +58,35 @@ struct Ends {
 #[derive(Debug)]
 struct Running {
     done: Receiver<(Ends, Background)>,
-    thread: JoinHandle<()>,
+    /// None if there was none to be had, and the exchange is over.
+    thread: Option<JoinHandle<()>>,
+    breaker: Option<Breaker>,
     /// Neither is longer under way.
     until: Instant,
+}
+
+/// What a thread is given to do.
+struct Job {
+    ends: Ends,
+    runtime: Arc<Runtime>,
+    outbound: Vec<KvMove>,
+    inbound: Vec<KvMove>,
+    deadline: Instant,
+    done: SyncSender<(Ends, Background)>,
+}
+
+impl Job {
+    fn run(mut self) {
+        let began = Instant::now();
+        // A thread that is not bound to the device fails its first call, and with it the exchange.
+        if let Err(error) = self.runtime.bind() {
+            tracing::warn!(%error, "a thread of its own is refused by the device");
+        }
+        let report = (self.ends).exchange(&self.outbound, &self.inbound, self.deadline);
+        let elapsed = began.elapsed();
+        // Nobody waits any more only if the path could not be stopped.
+        let _ = self.done.send((self.ends, Background { report, elapsed }));
+    }
 }
 
 /// One rank's end. Fields are dropped in this order: what uses memory before the memory.
@@ -69,6 +97,8 @@ pub struct KvPath {
     producer: Option<u64>,
     /// Bytes of one block over all layers.
     block_bytes: u64,
+    /// Fingerprint of the layout.
+    layout: u64,
     registrations: Vec<Registration>,
     options: KvOptions,
     runtime: Arc<Runtime>,
@@ -86,6 +116,7 @@ impl KvPath {
             running: None,
             producer: None,
             block_bytes: 0,
+            layout: 0,
             registrations: Vec::new(),
             options,
             runtime,
@@ -104,7 +135,8 @@ impl KvPath {
         self.finish()?;
         self.runtime.bind().map_err(|e| e.to_string())?;
         let layout = KvLayout::new(layers).map_err(|e| e.to_string())?;
-        self.block_bytes = layout.sub_caches().iter().map(|c| c.length).sum();
+        self.block_bytes = layout.block_bytes();
+        self.layout = layout.description().fingerprint();
         self.registrations.clear();
         // SAFETY: the caller vouches for the memory.
         let made = unsafe { register(&self.runtime, &layout) };
@@ -213,34 +245,69 @@ impl KvChannel for KvPath {
         self.block_bytes
     }
 
-    fn begin(&mut self, outbound: Vec<KvMove>, inbound: Vec<KvMove>, deadline: Instant) {
+    fn layout(&self) -> u64 {
+        self.layout
+    }
+
+    fn begin(
+        &mut self,
+        outbound: Vec<KvMove>,
+        inbound: Vec<KvMove>,
+        deadline: Instant,
+    ) -> Result<(), String> {
         self.follow_producer();
-        let mut ends = std::mem::take(&mut self.ends);
-        let runtime = Arc::clone(&self.runtime);
+        let ends = std::mem::take(&mut self.ends);
+        let breaker = ends.communicator.as_ref().map(Communicator::breaker);
         let (send, done) = sync_channel(1);
-        let thread = std::thread::spawn(move || {
-            let began = Instant::now();
-            // A thread that is not bound to the device fails its first call, and with it the exchange.
-            if let Err(error) = runtime.bind() {
-                tracing::warn!(%error, "a thread of its own is refused by the device");
+        let job = Job {
+            ends,
+            runtime: Arc::clone(&self.runtime),
+            outbound,
+            inbound,
+            deadline,
+            done: send,
+        };
+        // The job follows only once there is a thread: what cannot be spawned is dropped.
+        let (give, take) = sync_channel::<Job>(1);
+        let work = move || {
+            if let Ok(job) = take.recv() {
+                job.run();
             }
-            let report = ends.exchange(&outbound, &inbound, deadline);
-            let elapsed = began.elapsed();
-            // Nobody waits any more only if the path could not be stopped.
-            let _ = send.send((ends, Background { report, elapsed }));
-        });
-        let until = deadline + STOP;
+        };
+        let thread = std::thread::Builder::new()
+            .name("seqshift-copy".into())
+            .stack_size(self.options.stack_bytes)
+            .spawn(work);
+        let (thread, result) = match thread {
+            Ok(thread) => {
+                if let Err(SendError(job)) = give.send(job) {
+                    job.run();
+                }
+                (Some(thread), Ok(()))
+            }
+            Err(error) => {
+                job.run();
+                (None, Err(format!("no thread: {error}")))
+            }
+        };
         self.running = Some(Running {
             done,
             thread,
-            until,
+            breaker,
+            until: deadline + STOP,
         });
+        result
+    }
+
+    fn abandon(&mut self) {
+        if let Some(breaker) = self.running.as_ref().and_then(|r| r.breaker.as_ref()) {
+            breaker.give_up();
+        }
     }
 
     fn copying(&self) -> bool {
-        self.running
-            .as_ref()
-            .is_some_and(|r| !r.thread.is_finished())
+        let thread = self.running.as_ref().and_then(|r| r.thread.as_ref());
+        thread.is_some_and(|thread| !thread.is_finished())
     }
 
     fn finish(&mut self) -> Result<Background, String> {
@@ -252,7 +319,7 @@ impl KvChannel for KvPath {
             Ok((ends, background)) => {
                 self.ends = ends;
                 // It has nothing more to do.
-                let _ = running.thread.join();
+                let _ = running.thread.map(JoinHandle::join);
                 Ok(background)
             }
             Err(error) => {
@@ -266,6 +333,7 @@ impl KvChannel for KvPath {
 
 impl Drop for KvPath {
     fn drop(&mut self) {
+        self.abandon();
         if let Err(why) = self.finish() {
             tracing::error!(why, "a copy of KV in the background could not be stopped");
             std::mem::forget(std::mem::take(&mut self.registrations));

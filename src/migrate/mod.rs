@@ -13,10 +13,12 @@ pub mod pace;
 pub mod planned;
 pub mod policy;
 mod precopy;
+mod report;
 mod round;
 
-pub use check::{Migrator, MoveResult, Report};
+pub use check::Migrator;
 pub use precopy::{Precopied, Precopy};
+pub use report::{MoveResult, Report};
 
 use crate::collective::control::ControlError;
 

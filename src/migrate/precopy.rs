@@ -12,6 +12,7 @@
 //! the round. Held blocks are given back only once nothing writes to them any more.
 
 mod begin;
+mod sort;
 
 use std::time::{Duration, Instant};
 
@@ -19,12 +20,13 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::MigrateError;
 use super::channel::{KvChannel, KvOutcome};
-use super::check::{Migrator, Report};
-use super::engine::{Engine, EngineError, Source, Watched};
+use super::check::Migrator;
+use super::engine::{Engine, EngineError, Source};
 use super::policy::{Decision, Flight};
+use super::report::Report;
 use super::round::Round;
 use crate::plan::Background;
-use crate::wire::message::{Detail, ShardVotes, Standing};
+use crate::wire::message::{Detail, ShardVotes};
 
 /// Rounds of copying before the stop: each copies what the last one's time has added.
 const MOST_ROUNDS: u32 = 3;
@@ -273,22 +275,25 @@ impl<K: KvChannel> Migrator<K> {
         if report.unreadable {
             return self.give_up(engine, pending, report, "an engine could not be read");
         }
+        if report.layouts_differ() {
+            self.meet(report, until);
+        }
         let rank = self.dp.rank();
         let Some(details) = self.details(
             engine,
             report,
-            |engine| standing(engine, &pending, rank),
+            |engine| sort::standing(engine, &pending, rank),
             until,
         )?
         else {
             // What broke the link would break the next copy as well.
             self.suspended |= report.kv_failed;
-            let why = if report.kv_failed {
-                "the KV communicator broke"
-            } else {
-                "an engine could not be read"
+            let why = match report.kv_failed {
+                true => report.kv_error.clone(),
+                false => Some("an engine could not be read".into()),
             };
-            return self.give_up(engine, pending, report, why);
+            let why = why.unwrap_or_else(|| "the KV communicator broke".into());
+            return self.give_up(engine, pending, report, &why);
         };
         self.sort_out(engine, &mut pending, report, &details, until)?;
         let flights = pending.flights();
@@ -316,82 +321,6 @@ impl<K: KvChannel> Migrator<K> {
             .copies
             .iter()
             .try_for_each(|c| engine.dismiss(c.ticket).map_err(lost))
-    }
-
-    /// Keeps the moves whose sequences still run and that are still worth it.
-    fn sort_out(
-        &mut self,
-        engine: &mut dyn Engine,
-        pending: &mut Pending,
-        report: &mut Report,
-        details: &[Detail],
-        until: Instant,
-    ) -> Result<(), MigrateError> {
-        let mut taken = vec![0; details.len()];
-        let mut reasons: Vec<Option<String>> = Vec::new();
-        for copy in &mut pending.copies {
-            let from = copy.flight.from;
-            let theirs = &details[from as usize];
-            let standing = theirs.standing.get(taken[from as usize]);
-            taken[from as usize] += 1;
-            let running = match standing {
-                Some(Standing::Gone(why)) => Err(why.clone()),
-                Some(Standing::Running(index)) => Ok(*index),
-                None => {
-                    let why = "it does not say what has become of its sequences".into();
-                    let who = self.dp.name(from);
-                    return Err(MigrateError::Peer { who, why });
-                }
-            };
-            reasons.push(match running {
-                Ok(index) => match theirs.running.get(index as usize) {
-                    Some(sequence) if sequence.movable => {
-                        copy.flight.source = Source::Running(index);
-                        None
-                    }
-                    _ => Some("it cannot be moved any more".into()),
-                },
-                Err(why) => Some(why),
-            });
-        }
-        let well = |reasons: &[Option<String>]| -> Vec<usize> {
-            (0..reasons.len())
-                .filter(|i| reasons[*i].is_none())
-                .collect()
-        };
-        let kept = well(&reasons);
-        let flights: Vec<Flight> = kept.iter().map(|i| pending.copies[*i].flight).collect();
-        let confirmed = self.policy.confirm(&report.loads, &flights);
-        for (i, _) in kept.iter().zip(confirmed).filter(|(_, keep)| !keep) {
-            reasons[*i] = Some("it is no longer needed".into());
-        }
-        let flights = well(&reasons)
-            .iter()
-            .map(|i| pending.copies[*i].flight)
-            .collect();
-        let decision = Decision {
-            flights,
-            ..Decision::default()
-        };
-        // The shards of a rank must not act on different lists.
-        if !self.shards_agree(decision.digest(), until)? {
-            tracing::warn!("TP shards disagree on what still runs; nothing moves in this check");
-            reasons.fill(Some("the TP shards disagree".into()));
-        }
-        let rank = self.dp.rank();
-        let mut kept = Vec::new();
-        for (copy, reason) in std::mem::take(&mut pending.copies).into_iter().zip(reasons) {
-            let Some(why) = reason else {
-                kept.push(copy);
-                continue;
-            };
-            engine.dismiss(copy.ticket).map_err(lost)?;
-            if copy.flight.from == rank {
-                report.precopied.aborted.push(why);
-            }
-        }
-        pending.copies = kept;
-        Ok(())
     }
 
     /// Waits for the copy under way and takes in what arrived. What did not is sent later.
@@ -458,46 +387,39 @@ impl<K: KvChannel> Migrator<K> {
         Ok(())
     }
 
-    /// The group has drained, or the engine leaves it, while KV is copied in the background:
-    /// waits for the end of the copy and gives what is held back. All ranks come by here of
-    /// themselves, so nothing is exchanged. After a check that has failed nothing is known of
-    /// the tickets any more, but nothing writes to held blocks either.
+    /// The group has drained while KV is copied in the background: waits for the end of the copy
+    /// and gives what is held back. All ranks come by here of themselves, so nothing is exchanged.
     ///
     /// # Errors
     /// The copy cannot be stopped.
     pub fn cancel(&mut self, engine: &mut dyn Engine) -> Result<Precopied, MigrateError> {
+        self.drop_copies(engine, "the rollout has ended")
+    }
+
+    /// The engine leaves its group while KV may be copied in the background: as
+    /// [`Migrator::cancel`], but the copy is stopped, and the communicator with it.
+    ///
+    /// # Errors
+    /// The copy cannot be stopped.
+    pub fn abandon(&mut self, engine: &mut dyn Engine) -> Result<Precopied, MigrateError> {
+        self.kv.abandon();
+        self.drop_copies(engine, "the engine has left its group")
+    }
+
+    fn drop_copies(
+        &mut self,
+        engine: &mut dyn Engine,
+        why: &str,
+    ) -> Result<Precopied, MigrateError> {
         self.suspended = false;
         let mut report = Report::default();
         if let Some(mut pending) = self.pending.take() {
             self.collect(&mut pending, &mut report.precopied)?;
-            self.give_up(engine, pending, &mut report, "the rollout has ended")?;
+            self.give_up(engine, pending, &mut report, why)?;
         } else {
+            // A check that has failed may have left a copy that nobody knows of any more.
             self.kv.finish().map_err(MigrateError::Background)?;
         }
         Ok(report.precopied)
-    }
-}
-
-/// What has become of the sequences that are to leave here.
-fn standing(engine: &mut dyn Engine, pending: &Pending, rank: u32) -> Vec<Standing> {
-    let one = |i: usize| match &pending.copies[i].lost {
-        Some(why) => Standing::Gone(why.clone()),
-        None => watched(engine, &pending.copies[i]),
-    };
-    pending.of(Some(rank), None).into_iter().map(one).collect()
-}
-
-fn watched(engine: &mut dyn Engine, copy: &Copy) -> Standing {
-    match engine.watched(copy.ticket) {
-        Ok(Watched::Running { index, full }) => {
-            let copied = &copy.copied;
-            if copied.leads(&full) == copied.blocks.len() {
-                Standing::Running(index)
-            } else {
-                Standing::Gone("its blocks are other ones".into())
-            }
-        }
-        Ok(Watched::Gone(why)) => Standing::Gone(why),
-        Err(why) => Standing::Gone(why.0),
     }
 }

@@ -4,10 +4,11 @@ use std::time::{Duration, Instant};
 
 use super::MigrateError;
 use super::channel::{KvChannel, KvMove, KvReport};
-use super::check::{Migrator, MoveResult, Report, gather, half};
+use super::check::{Migrator, gather, half};
 use super::engine::{Engine, EngineError};
 use super::policy::Flight;
 use super::precopy::{Copied, join};
+use super::report::{MoveResult, Report};
 use crate::wire::frame::Kind;
 use crate::wire::manifest::SequenceKey;
 use crate::wire::message::{MoveOutcome, Offer, Outcome, Reply, Vote};

@@ -144,6 +144,7 @@ impl PyGroup {
             staging_bytes: options.staging_mib << 20,
             comm_buffer_mib: options.comm_buffer_mib,
             verify: options.verify_kv,
+            stack_bytes: 1 << 20,
         };
         let kv = py.detach(|| KvPath::open(kv)).map_err(error)?;
         let mode = if options.adaptive {
@@ -216,9 +217,14 @@ impl PyGroup {
         lock(&self.pace).restart();
     }
 
-    /// The rollout ends, or the engine leaves the group: ends a copy in the background.
-    fn cancel(&self, py: Python<'_>, adapter: Py<PyAny>) -> PyResult<()> {
-        let precopied = self.run(py, adapter, |m, engine| m.cancel(engine))?;
+    /// The rollout ends: waits for a copy in the background. With `leaving` the engine leaves the
+    /// group, and the copy is stopped.
+    #[pyo3(signature = (adapter, leaving = false))]
+    fn cancel(&self, py: Python<'_>, adapter: Py<PyAny>, leaving: bool) -> PyResult<()> {
+        let precopied = self.run(py, adapter, |m, engine| match leaving {
+            true => m.abandon(engine),
+            false => m.cancel(engine),
+        })?;
         count_precopied(&precopied);
         counters().kv_bytes_moved += precopied.bytes;
         Ok(())
@@ -378,6 +384,7 @@ fn record_of(report: &Report) -> CheckRecord {
         running: report.loads.iter().map(|l| l.running).collect(),
         moves: report.moves.iter().map(one).collect(),
         reasons: report.decision.reasons.clone(),
+        refused: report.kv_error.clone(),
         faults: report.faults() as u64,
         kv_bytes: report.kv_bytes,
         pause_seconds: report.pause.as_secs_f64(),

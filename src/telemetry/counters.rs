@@ -24,6 +24,8 @@ pub struct CheckRecord {
     pub moves: Vec<MoveRecord>,
     /// The planner's reasons.
     pub reasons: Vec<String>,
+    /// Why no KV could be sent, if that was so.
+    pub refused: Option<String>,
     /// What `max_failures` counts, in the whole group.
     pub faults: u64,
     /// KV bytes sent from here.
@@ -69,7 +71,7 @@ pub struct Counters {
     pub faults: u64,
     /// Requests that cannot be moved, by reason.
     pub pinned: BTreeMap<String, u64>,
-    /// Moves that failed, by reason.
+    /// Moves that failed, and checks that could send no KV, by reason.
     pub failures: BTreeMap<String, u64>,
     /// KV bytes sent from here.
     pub kv_bytes_moved: u64,
@@ -116,6 +118,9 @@ impl Counters {
         self.kv_bytes_moved += check.kv_bytes;
         self.pause_seconds += check.pause_seconds;
         self.gear = gear;
+        if let Some(why) = &check.refused {
+            *self.failures.entry(why.clone()).or_default() += 1;
+        }
         for one in check
             .moves
             .iter()

@@ -25,6 +25,9 @@ pub struct Load {
     pub communicator_broken: bool,
     /// KV is still being copied in the background.
     pub copying: bool,
+    /// Fingerprint of what peers' KV caches must share; 0 without caches. Where it differs, the
+    /// ranks compare the layouts themselves, and no KV is sent.
+    pub layout: u64,
 }
 
 /// Step 2: one running sequence, in the order of the rank's running list.

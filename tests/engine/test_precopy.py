@@ -118,6 +118,41 @@ def aborting(ctx):
     return aborted, record(done), plain.outputs, stats, (before, free())
 
 
+def disabling(ctx):
+    """Every rank takes the hooks out between the two checks of a copy, and goes on without them."""
+    import seqshift
+
+    with rollout.hooks():
+        llm = make_llm(ctx)
+    work = workload.main(ctx.dp_rank)
+    (plain,) = rollout.run_rollouts(ctx, llm, [work], hooked=False)
+    llm.reset_prefix_cache()
+    engine = llm.llm_engine
+    free = engine.engine_core.engine_core.scheduler.kv_cache_manager.block_pool.get_num_free_blocks
+    before = free()
+    prompts, params = work.as_vllm()
+    done, steps = [], 0
+    with rollout.hooks():
+        for index, (prompt, one) in enumerate(zip(prompts, params)):
+            engine.add_request(str(index), prompt, one)
+        while engine.has_unfinished_requests():
+            if steps == rollout.CONFIG["check_interval"] + 1:
+                seqshift.disable_rollout_rebalance()
+            done += [o for o in engine.step() if o.finished]
+            steps += 1
+        stats = seqshift.stats()
+    done.sort(key=lambda o: int(o.request_id))
+    return record(done) == plain.outputs, stats["precopy_aborted"], (before, free())
+
+
+def test_hooks_taken_out_during_the_copy(bed):
+    ranks = bed.run(disabling, env=ALWAYS, deadline=120)
+    for same, _, (before, after) in ranks:
+        assert same
+        assert before == after
+    assert [aborted for _, aborted, _ in ranks] == [{"the engine has left its group": 8}, {}]
+
+
 def test_an_abort_during_the_copy(bed):
     ranks = bed.run(aborting, env=ALWAYS, deadline=120)
     aborted, done, plain, stats, (before, after) = ranks[0]

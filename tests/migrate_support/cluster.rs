@@ -110,6 +110,7 @@ impl Cluster {
                 faults: faults.clone(),
                 broken: false,
                 running: None,
+                layout: 1,
             };
             Cell {
                 engine,
@@ -152,6 +153,24 @@ impl Cluster {
         while self.step < resume {
             self.step();
         }
+    }
+
+    /// Returns once nothing is copied in the background any more.
+    pub fn await_copies(&mut self) {
+        for cell in &mut self.cells {
+            cell.migrator.kv().await_copy();
+        }
+    }
+
+    /// A shard's caches are made anew, with this fingerprint.
+    pub fn set_layout(&mut self, rank: u32, shard: u32, layout: u64) {
+        self.cell(rank, shard).migrator.kv().layout = layout;
+    }
+
+    /// Every engine leaves its group while KV may be copied in the background.
+    pub fn abandon(&mut self) -> Vec<Precopied> {
+        self.resume = None;
+        self.everywhere(|c, _| c.migrator.abandon(&mut c.engine).unwrap())
     }
 
     /// The rollout ends while KV may be copied in the background.

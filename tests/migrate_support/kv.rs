@@ -28,7 +28,23 @@ pub struct FakeKv {
     pub fabric: Arc<Fabric>,
     pub faults: Faults,
     pub broken: bool,
-    pub running: Option<JoinHandle<(KvReport, bool)>>,
+    pub running: Option<Running>,
+    pub layout: u64,
+}
+
+/// An exchange in the background, or what came of it: a report, and whether the link broke.
+pub enum Running {
+    Thread(JoinHandle<(KvReport, bool)>),
+    Over((KvReport, bool)),
+}
+
+impl Running {
+    fn wait(self) -> (KvReport, bool) {
+        match self {
+            Self::Thread(thread) => thread.join().unwrap(),
+            Self::Over(result) => result,
+        }
+    }
 }
 
 fn failed(why: &str) -> KvOutcome {
@@ -43,6 +59,11 @@ fn digest(blocks: &[Block]) -> Option<u64> {
 }
 
 impl FakeKv {
+    /// Returns once no exchange goes on in the background.
+    pub fn await_copy(&mut self) {
+        self.running = self.running.take().map(|one| Running::Over(one.wait()));
+    }
+
     fn send(&self, to: u32, blocks: &[u32]) -> KvOutcome {
         let memory = self.memory.lock().unwrap();
         let mut packet: Vec<Block> = blocks.iter().map(|b| memory[*b as usize]).collect();
@@ -96,9 +117,14 @@ impl KvChannel for FakeKv {
         let to_me = |(_, to): &(u32, u32)| *to == self.rank;
         self.fabric.mail.lock().unwrap().retain(|k, _| !to_me(k));
         // Whoever takes part has emptied its mail.
-        control
-            .all_gather(Kind::Root, &[], deadline)
+        let layouts = control
+            .all_gather(Kind::Root, &self.layout.to_le_bytes(), deadline)
             .map_err(|e| e.to_string())?;
+        let ours = self.layout.to_le_bytes();
+        self.broken = true;
+        if layouts.iter().any(|l| l.as_ref().unwrap() != &ours) {
+            return Err(format!("the layout is {} here", self.layout));
+        }
         self.broken = self.faults.fires(Point::Restore);
         if self.broken {
             return Err("restore".into());
@@ -136,7 +162,16 @@ impl KvChannel for FakeKv {
         size_of::<Block>() as u64
     }
 
-    fn begin(&mut self, outbound: Vec<KvMove>, inbound: Vec<KvMove>, deadline: Instant) {
+    fn layout(&self) -> u64 {
+        self.layout
+    }
+
+    fn begin(
+        &mut self,
+        outbound: Vec<KvMove>,
+        inbound: Vec<KvMove>,
+        deadline: Instant,
+    ) -> Result<(), String> {
         assert!(self.running.is_none());
         let mut copy = Self {
             memory: self.memory.clone(),
@@ -145,26 +180,34 @@ impl KvChannel for FakeKv {
             running: None,
             ..*self
         };
-        self.running = Some(std::thread::spawn(move || {
+        let mut work = move || {
             let report = copy.exchange(&outbound, &inbound, deadline);
-            if copy.faults.fires(Point::Linger) {
-                let left = deadline.saturating_duration_since(Instant::now());
-                std::thread::sleep(left);
-            }
+            copy.faults.linger();
             (report, copy.broken)
-        }));
+        };
+        if self.faults.fires(Point::Thread) {
+            self.running = Some(Running::Over(work()));
+            return Err("no thread".into());
+        }
+        self.running = Some(Running::Thread(std::thread::spawn(work)));
+        Ok(())
+    }
+
+    fn abandon(&mut self) {
+        self.broken = true;
     }
 
     fn copying(&self) -> bool {
-        self.running.as_ref().is_some_and(|r| !r.is_finished())
+        matches!(&self.running, Some(Running::Thread(thread)) if !thread.is_finished())
     }
 
     fn finish(&mut self) -> Result<Background, String> {
+        self.faults.let_go();
         let Some(running) = self.running.take() else {
             return Ok(Background::default());
         };
-        let (report, broken) = running.join().unwrap();
-        self.broken = broken;
+        let (report, broken) = running.wait();
+        self.broken |= broken;
         let elapsed = Duration::ZERO;
         Ok(Background { report, elapsed })
     }

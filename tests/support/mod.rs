@@ -43,7 +43,7 @@ pub struct Meeting {
 }
 
 impl Meeting {
-    fn new(ranks: u32) -> Self {
+    pub fn new(ranks: u32) -> Self {
         Self {
             ranks,
             state: Mutex::new((0, 0, false)),
@@ -69,7 +69,7 @@ impl Meeting {
         assert!(state.1 > round, "another rank has failed");
     }
 
-    fn fail(&self) {
+    pub fn fail(&self) {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).2 = true;
         self.changed.notify_all();
     }

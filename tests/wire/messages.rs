@@ -49,7 +49,8 @@ pub fn manifest() -> impl Strategy<Value = Manifest> {
 }
 
 pub fn load() -> impl Strategy<Value = Load> {
-    (any::<u64>(), any::<[u32; 4]>(), any::<[bool; 4]>()).prop_map(|(step, counts, flags)| Load {
+    let parts = (any::<[u64; 2]>(), any::<[u32; 4]>(), any::<[bool; 4]>());
+    parts.prop_map(|([step, layout], counts, flags)| Load {
         step,
         running: counts[0],
         waiting: counts[1],
@@ -59,6 +60,7 @@ pub fn load() -> impl Strategy<Value = Load> {
         has_sync: flags[1],
         communicator_broken: flags[2],
         copying: flags[3],
+        layout,
     })
 }
 

@@ -6,9 +6,10 @@ use std::time::Instant;
 use super::{Copied, Copy, Pending, lost};
 use crate::migrate::MigrateError;
 use crate::migrate::channel::{KvChannel, KvMove};
-use crate::migrate::check::{Migrator, Report};
+use crate::migrate::check::Migrator;
 use crate::migrate::engine::Engine;
 use crate::migrate::policy::Flight;
+use crate::migrate::report::Report;
 use crate::wire::frame::Kind;
 use crate::wire::message::Vote;
 use crate::wire::{decode, encode};
@@ -113,7 +114,7 @@ impl<K: KvChannel> Migrator<K> {
             }
             taken[to] += 1;
         }
-        self.begin(&pending);
+        self.begin(&pending, report);
         report.resume_at = Some(step + u64::from(pending.steps));
         self.pending = Some(pending);
         Ok(())
@@ -151,7 +152,7 @@ impl<K: KvChannel> Migrator<K> {
         Ok(full)
     }
 
-    fn begin(&mut self, pending: &Pending) {
+    fn begin(&mut self, pending: &Pending, report: &mut Report) {
         let rank = self.dp.rank();
         let moves = |of: Vec<usize>, peer: fn(&Flight) -> u32| -> Vec<KvMove> {
             of.into_iter()
@@ -180,7 +181,11 @@ impl<K: KvChannel> Migrator<K> {
         );
         // It must have failed before a check at the next step runs out of time.
         let deadline = Instant::now() + self.deadline / 2;
-        self.kv.begin(outbound, inbound, deadline);
+        if let Err(why) = self.kv.begin(outbound, inbound, deadline) {
+            tracing::warn!(why, "KV was copied while decoding stood still");
+            let why = format!("not in the background: {why}");
+            report.precopied.aborted.push(why);
+        }
     }
 }
 
