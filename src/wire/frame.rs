@@ -56,7 +56,8 @@ pub enum Kind {
     Prepare = 16,
     /// The answers to it.
     Prepared = 17,
-    /// The end of a check that moved something, or of the last return: all that was agreed on is done.
+    /// The end of a check that moved something or began to, or of the last return: all that was
+    /// agreed on is done.
     Done = 18,
 }
 

@@ -114,6 +114,8 @@ impl<K: KvChannel> Migrator<K> {
             }
             taken[to] += 1;
         }
+        // A shard that has failed must not leave the others to go on.
+        self.done(until)?;
         self.begin(&pending, report);
         report.resume_at = Some(step + u64::from(pending.steps));
         self.pending = Some(pending);
