@@ -1,8 +1,11 @@
 //! The group as arrays over its ranks, in rank order.
 
+use std::borrow::Cow;
+
 use super::error::PlanError;
-use super::load::RankLoad;
+use super::load::{RankLoad, SequenceLoad};
 use super::planner::Options;
+use super::state::State;
 
 /// No limit on KV blocks.
 pub(super) const UNLIMITED: u64 = u64::MAX;
@@ -12,8 +15,12 @@ pub(super) const UNLIMITED: u64 = u64::MAX;
 #[derive(Clone)]
 pub(super) struct Group<'a> {
     pub(super) loads: Vec<&'a RankLoad>,
+    /// What has moved since; all that follows is as it is then.
+    moved: Option<&'a State<'a>>,
     pub(super) running: Vec<u32>,
     pub(super) waiting: Vec<u32>,
+    /// Blocks of each waiting request; `None` for one each.
+    pub(super) requests: Vec<Option<Cow<'a, [u32]>>>,
     /// Most sequences the rank may run.
     pub(super) slots: Vec<u32>,
     /// KV blocks for arrivals, [`UNLIMITED`] when not a limit.
@@ -47,6 +54,10 @@ impl<'a> Group<'a> {
         Ok(Self {
             running: loads.iter().map(|load| load.running).collect(),
             waiting: loads.iter().map(|load| load.waiting).collect(),
+            requests: loads
+                .iter()
+                .map(|load| load.waiting_kv_blocks.as_deref().map(Cow::from))
+                .collect(),
             slots: loads
                 .iter()
                 .map(|load| load.max_num_seqs.unwrap_or(limit))
@@ -58,7 +69,35 @@ impl<'a> Group<'a> {
             movable,
             sizes,
             loads,
+            moved: None,
         })
+    }
+
+    /// The same group after the moves of `state`; see [`State::free`].
+    pub(super) fn after(&'a self, state: &'a State<'a>, credited: bool) -> Self {
+        let ranks = || 0..self.len();
+        Self {
+            running: ranks().map(|rank| state.running_on(rank)).collect(),
+            waiting: ranks().map(|rank| state.waiting_on(rank)).collect(),
+            requests: ranks().map(|rank| state.requests(rank)).collect(),
+            free: ranks().map(|rank| state.free(rank, credited)).collect(),
+            movable: ranks().map(|rank| state.movable(rank)).collect(),
+            moved: Some(state),
+            ..self.clone()
+        }
+    }
+
+    /// The listed sequences of a rank; `None` when only counts are known.
+    pub(super) fn sequences(&self, rank: usize) -> Option<Cow<'a, [SequenceLoad]>> {
+        match self.moved {
+            Some(state) => Some(state.sequences(rank).into()),
+            None => self.loads[rank].sequences.as_deref().map(Cow::from),
+        }
+    }
+
+    /// Whether the sequences of a rank are listed.
+    pub(super) fn named(&self, rank: usize) -> bool {
+        self.moved.is_some() || self.loads[rank].sequences.is_some()
     }
 
     /// The same group with KV for everything.

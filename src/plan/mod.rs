@@ -17,6 +17,7 @@ mod precopy;
 mod rounds;
 mod shared;
 mod shift;
+mod state;
 mod steps;
 mod trigger;
 mod waiting;

@@ -1,6 +1,7 @@
 //! Which arriving sequence goes to which rank: packing under slots and blocks.
 
 use std::cmp::Reverse;
+use std::collections::binary_heap::PeekMut;
 use std::collections::{BTreeSet, BinaryHeap};
 
 use super::fill::water_fill;
@@ -73,11 +74,7 @@ pub(super) fn pack(
     {
         return Some(to.clone());
     }
-    let mut order: Vec<u32> = (0..items.len() as u32).collect();
-    order.sort_unstable_by_key(|&i| {
-        let item = &items[i as usize];
-        (Reverse(item.size), item.source, item.index)
-    });
+    let order = descending(items);
     let by_blocks = least_loaded(items, &order, bins);
     match (by_count, by_blocks) {
         (Some((blocks, to)), Some(other)) => {
@@ -94,6 +91,18 @@ pub(super) fn pack(
             best_fit(items, &order, bins).or_else(|| searched(items, &order, bins, budget))
         }
     }
+}
+
+/// Positions of the items, the largest first, then by source and index.
+fn descending(items: &[Item]) -> Vec<u32> {
+    // All in one number, position last: sorting takes much of a plan's time.
+    let key = |(i, item): (u32, &Item)| {
+        let [size, source, index, i] = [!item.size, item.source, item.index, i].map(u128::from);
+        size << 96 | source << 64 | index << 32 | i
+    };
+    let mut keys: Vec<u128> = (0..).zip(items).map(key).collect();
+    keys.sort_unstable();
+    keys.into_iter().map(|key| key as u32).collect()
 }
 
 /// Blocks that each bin receives.
@@ -164,25 +173,27 @@ fn least_loaded(items: &[Item], order: &[u32], bins: &[Bin]) -> Option<Vec<u32>>
             heap.push(Reverse(entry.1));
             too_small.pop();
         }
-        let (blocks, active, bin) = loop {
-            let Reverse(entry) = heap.pop()?;
-            let bin = entry.2 as usize;
-            if left[bin].1 < size {
-                too_small.push((left[bin].1, entry));
-            } else if bins[bin].rank == source {
-                own.push(Reverse(entry));
+        to[i as usize] = loop {
+            let mut top = heap.peek_mut()?;
+            let Reverse((blocks, active, bin)) = *top;
+            let (slots, free) = &mut left[bin as usize];
+            if *free < size {
+                let Reverse(entry) = PeekMut::pop(top);
+                too_small.push((*free, entry));
+            } else if bins[bin as usize].rank == source {
+                own.push(PeekMut::pop(top));
             } else {
-                break entry;
+                *slots -= 1;
+                *free -= size;
+                if *slots > 0 {
+                    *top = Reverse((blocks + size, active + 1, bin));
+                } else {
+                    PeekMut::pop(top);
+                }
+                break bin;
             }
         };
         heap.extend(own.drain(..));
-        to[i as usize] = bin;
-        let (slots, free) = &mut left[bin as usize];
-        *slots -= 1;
-        *free -= size;
-        if *slots > 0 {
-            heap.push(Reverse((blocks + size, active + 1, bin)));
-        }
     }
     Some(to)
 }

@@ -33,7 +33,7 @@ use super::outcome::{Move, Plan, Reason};
 use super::packing::Item;
 use super::rounds::continued;
 use super::shift::{Limits, Seats, Shift};
-use super::waiting::{Flow, at_home, place};
+use super::waiting::{Flow, at_home, place, sum};
 
 /// Gears that are tried one by one for sequences of different sizes; beyond them
 /// the search bisects.
@@ -65,12 +65,9 @@ pub struct Options {
 /// assert_eq!((plan.gear_before, plan.gear_after, plan.moved()), (16, 8, 4));
 /// ```
 pub fn plan(loads: &[RankLoad], gears: &Gears, options: &Options) -> Result<Plan, PlanError> {
-    Ok(continued(
-        loads,
-        gears,
-        options,
-        plan_once(loads, gears, options)?,
-    ))
+    let group = Group::new(loads, options)?;
+    let first = plan_once(&group, gears, options);
+    Ok(continued(&group, gears, options, first))
 }
 
 /// What one round finds.
@@ -81,13 +78,8 @@ pub(super) struct Round {
 }
 
 /// The best moves of a single round.
-pub(super) fn plan_once(
-    loads: &[RankLoad],
-    gears: &Gears,
-    options: &Options,
-) -> Result<Round, PlanError> {
-    let group = Group::new(loads, options)?;
-    let home = at_home(&group);
+pub(super) fn plan_once(group: &Group, gears: &Gears, options: &Options) -> Round {
+    let home = at_home(group);
     let before: Vec<u32> = group
         .running
         .iter()
@@ -106,11 +98,11 @@ pub(super) fn plan_once(
         at_home: sum(&home),
     };
     if group.len() == 1 {
-        return Ok(nothing(gear_before, vec![Reason::SingleRank]));
+        return nothing(gear_before, vec![Reason::SingleRank]);
     }
 
-    let placed = place(&group);
-    let seats = Seats::new(&group, &placed);
+    let placed = place(group);
+    let seats = Seats::new(group, &placed);
     let found = lowest_gear(&seats, gears);
     let gear_after = found.gear;
     let lower_bound = found.lower_bound;
@@ -139,7 +131,7 @@ pub(super) fn plan_once(
         reasons.push(Reason::BlockedByPins);
     }
     if !lowered && !more_served {
-        return Ok(nothing(lower_bound, reasons));
+        return nothing(lower_bound, reasons);
     }
 
     let served = found.shift.as_ref().map(|shift| shift.served.clone());
@@ -147,13 +139,13 @@ pub(super) fn plan_once(
     // What a request gains by not waiting is not a matter of gears.
     let gain = 1.0 - f64::from(gear_after) / f64::from(gear_before);
     if !more_served && gain < options.minimum_gain {
-        return Ok(nothing(lower_bound, vec![Reason::BelowMinimumGain]));
+        return nothing(lower_bound, vec![Reason::BelowMinimumGain]);
     }
 
-    let mut moves = running_moves(&group, found.shift);
-    moves.extend(waiting_moves(&group, placed.flows(&group, &served)));
+    let mut moves = running_moves(group, found.shift);
+    moves.extend(waiting_moves(group, placed.flows(group, &served)));
     moves.sort_by_key(|m| (m.from, m.to, !m.needs_kv));
-    Ok(Round {
+    Round {
         plan: Plan {
             gear_before,
             gear_after,
@@ -162,11 +154,7 @@ pub(super) fn plan_once(
             moves,
         },
         at_home: sum(&home),
-    })
-}
-
-fn sum(counts: &[u32]) -> u64 {
-    counts.iter().map(|&count| u64::from(count)).sum()
+    }
 }
 
 /// The lowest gear of a group whose waiting requests are placed.
@@ -304,15 +292,14 @@ fn running_moves(group: &Group, shift: Option<Shift>) -> Vec<Move> {
     entries
         .chunk_by(|a, b| a.0 == b.0)
         .map(|chunk| {
-            let source = group.loads[(chunk[0].0 >> 32) as usize];
-            let known = source.sequences.is_some();
+            let source = (chunk[0].0 >> 32) as usize;
             let mut sequences: Vec<u32> = Vec::new();
-            if known {
+            if group.named(source) {
                 sequences.extend(chunk.iter().map(|entry| entry.1));
                 sequences.sort_unstable();
             }
             Move {
-                from: source.rank,
+                from: group.loads[source].rank,
                 to: group.loads[chunk[0].0 as u32 as usize].rank,
                 count: chunk.len() as u32,
                 sequences,

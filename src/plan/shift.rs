@@ -11,7 +11,7 @@ use std::cell::Cell;
 use std::cmp::Reverse;
 
 use super::group::{Group, UNLIMITED};
-use super::load::{RankLoad, SequenceLoad};
+use super::load::SequenceLoad;
 use super::packing::{Bin, Item, pack};
 use super::waiting::Placement;
 
@@ -312,9 +312,9 @@ impl<'a> Seats<'a> {
         let mut items = Vec::new();
         let mut bins = Vec::new();
         let mut ceiling = 0;
-        for (rank, load) in self.group.loads.iter().enumerate() {
+        for (rank, &active) in self.active.iter().enumerate() {
             let more = served[rank] - self.placed.served[rank];
-            let active = self.active[rank] + more;
+            let active = active + more;
             let given = givers
                 .iter()
                 .filter(|&&giver| giver as usize == rank)
@@ -322,7 +322,7 @@ impl<'a> Seats<'a> {
             let leaving = active.saturating_sub(gear) + given;
             if leaving > 0 {
                 let start = items.len();
-                smallest.take(load, rank as u32, leaving, &mut items)?;
+                smallest.take(self.group, rank, leaving, &mut items)?;
                 let blocks = items[start..].iter().map(|item| u64::from(item.size)).sum();
                 ceiling = u64::max(ceiling, blocks);
             }
@@ -376,21 +376,22 @@ impl Smallest {
     /// no particular order; `None` when the rank has too few.
     fn take(
         &mut self,
-        load: &RankLoad,
-        source: u32,
+        group: &Group,
+        rank: usize,
         count: u32,
         items: &mut Vec<Item>,
     ) -> Option<()> {
-        let Some(sequences) = &load.sequences else {
+        let (running, source) = (group.running[rank], rank as u32);
+        let Some(sequences) = group.sequences(rank) else {
             items.extend((0..count).map(|index| Item {
                 size: 1,
                 source,
                 index,
             }));
-            return (count <= load.running).then_some(());
+            return (count <= running).then_some(());
         };
         let count = count as usize;
-        let listed = (0u32..).zip(sequences);
+        let listed = (0u32..).zip(&*sequences);
         let item = |(index, s): (u32, &SequenceLoad)| Item {
             size: s.kv_blocks,
             source,
@@ -418,7 +419,7 @@ impl Smallest {
             self.keys
                 .extend(movable.map(|(index, s)| key(index, s.kv_blocks)));
         } else {
-            let unlisted = sequences.len() as u32..load.running;
+            let unlisted = sequences.len() as u32..running;
             self.keys
                 .extend(listed.map(|(index, s)| key(index, s.kv_blocks)));
             self.keys.extend(unlisted.map(|index| key(index, 1)));

@@ -6,6 +6,7 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::collections::binary_heap::PeekMut;
 
 use super::fill::water_fill;
 use super::group::{Group, UNLIMITED};
@@ -43,11 +44,12 @@ pub(super) struct Flow {
 pub(super) fn at_home(group: &Group) -> Vec<u32> {
     let served = |rank: usize| {
         let room = group.waiting[rank].min(slots(group, rank));
-        match (&group.loads[rank].waiting_kv_blocks, group.free[rank]) {
+        match (&group.requests[rank], group.free[rank]) {
             (_, UNLIMITED) => room,
             (None, free) => u64::from(room).min(free) as u32,
+            (Some(blocks), free) if sum(blocks) <= free => room,
             (Some(blocks), mut free) => {
-                let mut blocks = blocks.clone();
+                let mut blocks = blocks.to_vec();
                 blocks.sort_unstable();
                 let fit = blocks[..room as usize].iter().take_while(|&&blocks| {
                     let fits = free >= u64::from(blocks);
@@ -59,6 +61,10 @@ pub(super) fn at_home(group: &Group) -> Vec<u32> {
         }
     };
     (0..group.len()).map(served).collect()
+}
+
+pub(super) fn sum(counts: &[u32]) -> u64 {
+    counts.iter().map(|&count| u64::from(count)).sum()
 }
 
 /// The best placement of the waiting requests; the running sequences stay.
@@ -75,24 +81,19 @@ fn slots(group: &Group, rank: usize) -> u32 {
 
 /// The size of all waiting requests, if they have one.
 fn common_size(group: &Group) -> Option<u64> {
-    let mut sizes = group
-        .loads
-        .iter()
-        .filter(|load| load.waiting > 0)
-        .flat_map(|load| {
-            let blocks = load.waiting_kv_blocks.as_deref().unwrap_or(&[1]);
-            blocks.iter().copied()
-        });
-    let first = sizes.next().unwrap_or(1);
-    sizes.all(|size| size == first).then_some(first.into())
+    let mut common = None;
+    for rank in (0..group.len()).filter(|&rank| group.waiting[rank] > 0) {
+        let blocks = group.requests[rank].as_deref().unwrap_or(&[1]);
+        let first = *common.get_or_insert(blocks[0]);
+        if blocks.iter().any(|&size| size != first) {
+            return None;
+        }
+    }
+    Some(common.unwrap_or(1).into())
 }
 
 fn place_equal(group: &Group, size: u64) -> Placement {
-    let total: u64 = group
-        .waiting
-        .iter()
-        .map(|&waiting| u64::from(waiting))
-        .sum();
+    let total = sum(&group.waiting);
     let most = u32::try_from(total).unwrap_or(u32::MAX);
     let room: Vec<u32> = (0..group.len())
         .map(|rank| {
@@ -101,7 +102,7 @@ fn place_equal(group: &Group, size: u64) -> Placement {
             u64::from(slots).min(blocks) as u32
         })
         .collect();
-    let rooms: u64 = room.iter().map(|&room| u64::from(room)).sum();
+    let rooms = sum(&room);
     let mut placement = if total <= rooms {
         let filled = water_fill(&group.running, &room, total);
         Placement {
@@ -151,9 +152,9 @@ fn place_equal(group: &Group, size: u64) -> Placement {
 /// with room; when that leaves some without a place, a tighter packing is tried.
 fn place_unequal(group: &Group) -> Placement {
     let mut items: Vec<Item> = Vec::new();
-    for (source, load) in group.loads.iter().enumerate() {
-        let sizes = load.waiting_kv_blocks.as_deref();
-        items.extend((0..load.waiting).map(|index| Item {
+    for (source, &waiting) in group.waiting.iter().enumerate() {
+        let sizes = group.requests[source].as_deref();
+        items.extend((0..waiting).map(|index| Item {
             size: sizes.map_or(1, |sizes| sizes[index as usize]),
             source: source as u32,
             index,
@@ -202,17 +203,19 @@ fn by_level(items: &[Item], bins: &[Bin]) -> Vec<u32> {
     for item in items {
         let size = u64::from(item.size);
         loop {
-            let Some(Reverse((level, bin))) = heap.pop() else {
+            let Some(mut top) = heap.peek_mut() else {
                 return to;
             };
+            let Reverse((level, bin)) = *top;
             let (slots, free) = &mut left[bin as usize];
             // Items only get larger: a bin that is too small now stays so.
             if *slots == 0 || *free < size {
+                PeekMut::pop(top);
                 continue;
             }
             *slots -= 1;
             *free -= if *free == UNLIMITED { 0 } else { size };
-            heap.push(Reverse((level + 1, bin)));
+            *top = Reverse((level + 1, bin));
             to.push(bin);
             break;
         }
