@@ -97,6 +97,12 @@ impl<'a> Seats<'a> {
         self.active.iter().copied().max().max(tied).unwrap_or(0)
     }
 
+    /// Sequences above `gear` on all ranks, without the open ones.
+    fn excess(&self, gear: u32) -> usize {
+        let excess = |&active: &u32| active.saturating_sub(gear) as usize;
+        self.active.iter().map(excess).sum()
+    }
+
     /// Sequences of `size` blocks that a rank can take, at most `most`.
     fn room(&self, rank: usize, extra: u32, gear: u32, size: u64, kv: bool, most: u32) -> u32 {
         let slots = self.group.slots[rank]
@@ -247,9 +253,7 @@ impl<'a> Seats<'a> {
         ranks.retain(|&rank| self.group.movable[rank as usize] > 0 && free[rank as usize] > 0);
         ranks.sort_by_key(|&rank| Reverse(free[rank as usize]));
         ranks.truncate(EXCHANGE_RANKS);
-        let excess = |&active: &u32| active.saturating_sub(gear) as usize;
-        let moved = self.active.iter().map(excess).sum::<usize>().max(1);
-        let mut tries = EXCHANGE_WORK / moved;
+        let mut tries = EXCHANGE_WORK / self.excess(gear).max(1);
         (1..=EXCHANGES).find_map(|count| {
             self.exchange_of(
                 gear,
@@ -309,8 +313,8 @@ impl<'a> Seats<'a> {
             keys: Vec::new(),
             ties: Vec::new(),
         };
-        let mut items = Vec::new();
-        let mut bins = Vec::new();
+        let mut items = Vec::with_capacity(self.excess(gear) + extra.len() + givers.len());
+        let mut bins = Vec::with_capacity(self.group.len());
         let mut ceiling = 0;
         for (rank, &active) in self.active.iter().enumerate() {
             let more = served[rank] - self.placed.served[rank];

@@ -41,6 +41,16 @@ impl Held {
         self.stayed(rank).chain(self.came.iter().copied())
     }
 
+    /// Appends [`Held::all`] to `listed`.
+    fn list(&self, rank: usize, listed: &mut Vec<Entry>) {
+        match self.gone.is_empty() {
+            // Of known length, as nearly always.
+            true => listed.extend((0..self.first).map(|index| (rank as u32, index))),
+            false => listed.extend(self.stayed(rank)),
+        }
+        listed.extend_from_slice(&self.came);
+    }
+
     /// What `rank` has now and did not have at first.
     fn arrivals(&self, rank: usize) -> impl Iterator<Item = Entry> {
         let came = self.came.iter().copied();
@@ -125,9 +135,10 @@ impl<'a> State<'a> {
             return;
         };
         listed.clear();
-        listed.extend(self.held(needs_kv)[from].all(from));
+        self.held(needs_kv)[from].list(from, listed);
         let mut last = listed.len() as u32;
-        let mut leaving = Vec::new();
+        let count: u32 = moves.clone().map(|m| m.count).sum();
+        let mut leaving = Vec::with_capacity(count as usize);
         for m in moves {
             let (to, start) = (self.position(m.to), leaving.len());
             if m.sequences.is_empty() {
