@@ -2,9 +2,10 @@
 
 Per size a group of two ranks decodes two sequences of 64 layers in bf16; at every third step the forced plan sends
 both to the other rank. The pause is that of the whole check on the busier rank (load, plan, capture, transfer, digest,
-commit). In the same ranks, after the rollout: a plain copy of the same bytes (both sequences together, one thread,
-buffers out of the cache), and a yardstick, the published way in torch: counts gathered and each request pickled to its
-new rank, blocks indexed per layer, stacked, one blocking send per sequence, and index assignment at the other end.
+commit). The same rollout once more without hooks, in the same ranks, has a yardstick where the checks were: the
+published way in torch, which gathers counts, pickles each request to its new rank, indexes blocks per layer, stacks
+them, sends once per sequence, blocking, and assigns by index at the other end (what it does to the requests is left
+out). Last comes a plain copy of the same bytes: both sequences together, one thread, buffers out of the cache.
 
 Prints one JSON document; exits with 1 if a bound does not hold.
 """
@@ -19,12 +20,10 @@ import statistics
 import sys
 import time
 
-from kv_rollout import MIB, SEQUENCES, STEPS_BETWEEN_CHECKS, Size, rollout
+from kv_rollout import MIB, SEQUENCES, STEPS_BETWEEN_CHECKS, Rollout, Size
 from seqshift.cpu_bed.ranks import Bed, RankContext
 
 REPEATS = 7
-# The yardstick takes seconds where ours takes a tenth of one.
-YARDSTICK_REPEATS = 5
 # Larger than the last-level cache.
 FLUSH_BYTES = 256 << 20
 # Pause over plain copy from 16 MiB on; the published method is at 16 to 39 times.
@@ -48,20 +47,22 @@ def rank(ctx: RankContext, size: Size) -> dict:
         if after["plans"] > before["plans"]:
             pauses.append(after["pause_seconds"] - before["pause_seconds"])
 
-    done = rollout(ctx, size, steps, size.tokens - steps - 1, seen, precopy=False)
-    caches = done.llm.llm_engine.model_executor.driver_worker.worker.model_runner.kv_caches
+    group = Rollout(ctx, size, steps, size.tokens - steps - 1)
+    stats = group.hooked(seen, precopy=False)
+    caches = group.llm.llm_engine.model_executor.driver_worker.worker.model_runner.kv_caches
     ids = torch.arange(1, 1 + size.tokens // size.block_tokens)
-    requests = [(prompt["prompt_token_ids"], SamplingParams(max_tokens=steps)) for prompt in done.prompts]
-    yardstick = [published(ctx, requests, caches, ids) for _ in range(YARDSTICK_REPEATS)]
+    requests = [(prompt["prompt_token_ids"], SamplingParams(max_tokens=steps)) for prompt in group.prompts()]
+    yardstick = []
+    group.unhooked(lambda: yardstick.append(published(ctx, requests, caches, ids)))
     torch.distributed.barrier()
     copies = plain_copies(SEQUENCES * size.mib * MIB) if ctx.rank == 0 else []
     torch.distributed.barrier()
     return {
         "pauses": pauses[1:],
-        "yardstick": yardstick,
+        "yardstick": yardstick[1:],
         "copies": copies,
-        "rolled_back": done.stats["moves_rolled_back"],
-        "kv_bytes": done.stats["kv_bytes_moved"],
+        "rolled_back": stats["moves_rolled_back"],
+        "kv_bytes": stats["kv_bytes_moved"],
     }
 
 

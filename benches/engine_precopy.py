@@ -16,7 +16,7 @@ import statistics
 import sys
 
 from engine_kv import spread
-from kv_rollout import MIB, SEQUENCES, Size, rollout
+from kv_rollout import MIB, SEQUENCES, Rollout, Size
 from seqshift.cpu_bed.ranks import Bed, RankContext
 
 MIGRATIONS = 7
@@ -43,8 +43,8 @@ def rank(ctx: RankContext, size: Size) -> dict:
     steps = (MIGRATIONS + 1) * STEPS_EACH[size]
     # A sequence has at least one full block to copy before it stops.
     prompt_tokens = max(size.tokens - steps - 1, BLOCK_TOKENS - 3)
-    done = rollout(ctx, size, steps, prompt_tokens, seen)
-    return {"pauses": pauses[1:], "stats": done.stats}
+    stats = Rollout(ctx, size, steps, prompt_tokens).hooked(seen)
+    return {"pauses": pauses[1:], "stats": stats}
 
 
 def measure(bed: Bed, size: Size) -> dict:

@@ -32,27 +32,76 @@ class Size:
 
 @dataclass
 class Rollout:
-    """What is left of one on this rank."""
+    """Two sequences of `size` on an engine of two ranks, which decode `steps` tokens from rank 0 on."""
 
-    llm: Any
-    prompts: list[dict]
-    stats: dict[str, Any]
+    ctx: RankContext
+    size: Size
+    steps: int
+    prompt_tokens: int
+
+    def hooked(self, seen: Callable[[dict, dict], None], **settings: Any) -> dict[str, Any]:
+        """Makes the engine and sends both sequences to the other rank at every check; the final `seqshift.stats()`.
+
+        `seen(before, after)` gets the stats around every step.
+        """
+        import seqshift
+
+        os.environ["SEQSHIFT_TEST_PLAN"] = "shuffle"
+        common = {"backend": "mock", "graph_batch_sizes": [16, 8, 4, 2, 1], "profile": False}
+        assert seqshift.enable_rollout_rebalance({**common, **settings, "check_interval": STEPS_BETWEEN_CHECKS})
+        self.llm = make(self.ctx, self.size)
+
+        def step(engine, original):
+            before = seqshift.stats()
+            outputs = original(engine)
+            seen(before, seqshift.stats())
+            return outputs
+
+        self._generate(step)
+        stats = seqshift.stats()
+        seqshift.disable_rollout_rebalance()
+        return stats
+
+    def unhooked(self, at_check: Callable[[], None]) -> None:
+        """The same once more without hooks; `at_check()` is called where checks were, on both ranks."""
+        steps = 0
+
+        def step(engine, original):
+            nonlocal steps
+            outputs = original(engine)
+            steps += 1
+            if steps % STEPS_BETWEEN_CHECKS == 0 and steps < self.steps:
+                at_check()
+            return outputs
+
+        self._generate(step)
+
+    def prompts(self) -> list[dict]:
+        """Of both sequences."""
+        tokens = range(self.prompt_tokens)
+        return [{"prompt_token_ids": [2 + (7 * i + s) % 1000 for i in tokens]} for s in range(SEQUENCES)]
+
+    def _generate(self, step: Callable) -> None:
+        from vllm import SamplingParams
+        from vllm.v1.engine.llm_engine import LLMEngine
+
+        original = LLMEngine.step
+        LLMEngine.step = lambda engine: step(engine, original)
+        try:
+            self.llm.generate(
+                self.prompts() if self.ctx.dp_rank == 0 else [],
+                SamplingParams(max_tokens=self.steps, ignore_eos=True, temperature=0.0, detokenize=False),
+                use_tqdm=False,
+            )
+        finally:
+            LLMEngine.step = original
 
 
-def rollout(ctx: RankContext, size: Size, steps: int, prompt_tokens: int, seen: Callable, **settings: Any) -> Rollout:
-    """Both sequences begin on rank 0 and are sent to the other rank at every check, for `steps` tokens.
-
-    `seen(before, after)` gets `seqshift.stats()` around every step.
-    """
-    import seqshift
+def make(ctx: RankContext, size: Size) -> Any:
+    """The engine of a rank."""
     from seqshift.cpu_bed.engine import make_llm
-    from vllm import SamplingParams
-    from vllm.v1.engine.llm_engine import LLMEngine
 
-    os.environ["SEQSHIFT_TEST_PLAN"] = "shuffle"
-    common = {"backend": "mock", "graph_batch_sizes": [16, 8, 4, 2, 1], "profile": False}
-    assert seqshift.enable_rollout_rebalance({**common, **settings, "check_interval": STEPS_BETWEEN_CHECKS})
-    llm = make_llm(
+    return make_llm(
         ctx,
         model=MODEL,
         max_model_len=max(1024, 2 * size.tokens),
@@ -62,24 +111,3 @@ def rollout(ctx: RankContext, size: Size, steps: int, prompt_tokens: int, seen: 
         kv_mib=2 * SEQUENCES * size.mib + 128,
         prefix_caching=False,
     )
-    original = LLMEngine.step
-
-    def step(engine):
-        before = seqshift.stats()
-        outputs = original(engine)
-        seen(before, seqshift.stats())
-        return outputs
-
-    LLMEngine.step = step
-    prompts = [{"prompt_token_ids": [2 + (7 * i + s) % 1000 for i in range(prompt_tokens)]} for s in range(SEQUENCES)]
-    try:
-        llm.generate(
-            prompts if ctx.dp_rank == 0 else [],
-            SamplingParams(max_tokens=steps, ignore_eos=True, temperature=0.0, detokenize=False),
-            use_tqdm=False,
-        )
-    finally:
-        LLMEngine.step = original
-    stats = seqshift.stats()
-    seqshift.disable_rollout_rebalance()
-    return Rollout(llm, prompts, stats)
