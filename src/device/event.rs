@@ -1,10 +1,13 @@
 //! Marks in a stream.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::{DeviceError, Runtime, acl, milliseconds};
 use crate::ffi;
+
+/// What is about to be done takes less than falling asleep and being woken.
+const SPIN: Duration = Duration::from_micros(200);
 
 /// A mark that a stream passes.
 #[derive(Debug)]
@@ -63,6 +66,11 @@ impl Event {
     /// [`DeviceError::Timeout`] after `limit`; [`DeviceError::Call`] if the work before it failed.
     pub fn wait(&self, limit: Duration) -> Result<(), DeviceError> {
         self.runtime.bind()?;
+        let asked = Instant::now();
+        // An event that is not known to be complete is waited for below, whatever the query said.
+        while asked.elapsed() < SPIN.min(limit) && matches!(self.is_complete(), Ok(false)) {
+            std::thread::yield_now();
+        }
         // SAFETY: the event is valid for as long as `self`.
         let result = unsafe {
             acl!(

@@ -385,8 +385,9 @@ def everything(rank: int, shard: int, dp: int, tp: int) -> list[Cell]:
     ]
 
 
-# These give texts or answers that an error is only described with, or what no fault can change.
-HARMLESS = {"aclGetRecentErrMsg", "HcclGetErrorString", "aclrtGetSocName"}
+# These give texts or answers that an error is only described with, or what no fault can change; an event that cannot be
+# asked is waited for.
+HARMLESS = {"aclGetRecentErrMsg", "HcclGetErrorString", "aclrtGetSocName", "aclrtQueryEventStatus"}
 
 
 def symbols(cells: Iterable[Cell]) -> set[str]:

@@ -8,6 +8,9 @@
 
 namespace mock {
 
+// A worker that fell asleep between two small tasks would take longer to wake up than they do.
+static constexpr std::chrono::microseconds kLinger{100};
+
 Stream::Stream(std::shared_ptr<Context> context) : context_(std::move(context)), worker_([this] { work(); }) {}
 
 Stream::~Stream() {
@@ -122,10 +125,21 @@ Status Stream::run(Task &task) {
     return task.run(cancel);
 }
 
+void Stream::await_work(std::unique_lock<std::mutex> &lock) {
+    if (queue_.empty() && !stopping_) {
+        const uint64_t before = pushed_;
+        const auto until = std::chrono::steady_clock::now() + kLinger;
+        lock.unlock();
+        while (pushed_ == before && std::chrono::steady_clock::now() < until) std::this_thread::yield();
+        lock.lock();
+    }
+    work_.wait(lock, [&] { return !queue_.empty() || stopping_; });
+}
+
 void Stream::work() {
     std::unique_lock lock(mutex_);
     while (true) {
-        work_.wait(lock, [&] { return !queue_.empty() || stopping_; });
+        await_work(lock);
         if (queue_.empty()) return;
         Task task = std::move(queue_.front());
         queue_.pop_front();

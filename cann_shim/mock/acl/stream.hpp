@@ -68,6 +68,7 @@ class MOCK_SHARED Stream {
 
    private:
     void work();
+    void await_work(std::unique_lock<std::mutex> &lock);
     Status run(Task &task);
     Status wait_for(std::unique_lock<std::mutex> &lock, uint64_t sequence, int32_t timeout_ms);
     void clear(std::unique_lock<std::mutex> &lock);
@@ -77,7 +78,8 @@ class MOCK_SHARED Stream {
     std::condition_variable work_, done_;
     std::deque<Task> queue_;
     static constexpr uint64_t kNobody = ~uint64_t{0};
-    uint64_t pushed_ = 0, completed_ = 0, aborts_ = 0;
+    std::atomic<uint64_t> pushed_{0};  // changed under the mutex
+    uint64_t completed_ = 0, aborts_ = 0;
     uint64_t awaited_ = kNobody;  // the first task that somebody waits for
     bool running_ = false, aborting_ = false, stopping_ = false;
     std::atomic<bool> cancelled_{false};
