@@ -1,6 +1,6 @@
 //! What holds for every plan: sequences are neither lost nor doubled, slots and
-//! free blocks suffice, the order of the ranks does not matter, and a plan leaves
-//! nothing for a second one.
+//! free blocks suffice (for waiting requests beside all that wait at the destination), the
+//! order of the ranks does not matter, and a plan leaves nothing for a second one.
 
 #[path = "planner/applied.rs"]
 mod applied;
@@ -158,10 +158,13 @@ proptest! {
             let (count, blocks) = arrived(true);
             prop_assert!(count == 0 || before.running + count <= slots);
             prop_assert!(before.free_kv_blocks.is_none_or(|free| blocks <= free));
-            // ... and waiting requests once all of them are where they go.
-            let (count, blocks) = arrived(false);
-            prop_assert!(count == 0 || after.running + count <= slots);
-            prop_assert!(after.free_kv_blocks.is_none_or(|free| blocks <= free));
+            // ... and waiting requests once all of them are where they go, behind those that
+            // waited there before.
+            let queue = after.waiting_kv_blocks.iter().flatten();
+            let blocks: u64 = queue.map(|&size| u64::from(size)).sum();
+            let none = arrived(false).0 == 0;
+            prop_assert!(none || after.running + after.waiting <= slots);
+            prop_assert!(none || after.free_kv_blocks.is_none_or(|free| blocks <= free));
             prop_assert!(after.running <= u32::max(slots, before.running));
         }
         for m in plan.moves.iter().filter(|m| m.needs_kv) {

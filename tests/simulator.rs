@@ -221,6 +221,34 @@ fn suggested_gears_are_better_than_the_usual_ones() {
     assert!(suggest_gears(&setup, 0, GearCost::default(), &usual).is_err());
 }
 
+/// As many graphs as the baseline are never worse than it, and its graphs are all paid for.
+#[test]
+fn suggested_gears_are_compared_with_the_same_largest_graph() {
+    let mut setup = deepseek_v3().setup;
+    (setup.ranks, setup.prompts, setup.samples_per_prompt) = (8, 128, 8);
+    setup.max_num_seqs = 128;
+    let usual = [64, 32, 16, 8, 4];
+    let six = suggest_gears(&setup, 6, GearCost::default(), &usual).unwrap();
+    assert_eq!(six.baseline_given, usual);
+    assert_eq!(six.baseline, [128, 64, 32, 16, 8, 4]);
+    assert!(six.expected_gain > 0.0);
+    assert!(six.expected_seconds < six.baseline_expected_seconds);
+    let dear = GearCost {
+        seconds: 10.0,
+        ..GearCost::default()
+    };
+    let paid = suggest_gears(&setup, 6, dear, &usual).unwrap();
+    let price = paid.baseline_expected_seconds - six.baseline_expected_seconds;
+    assert!((price - 60.0).abs() < 1e-6, "{price}");
+    // One graph of 128 rows for everything is no gain, and says so.
+    let one = suggest_gears(&setup, 1, GearCost::default(), &usual).unwrap();
+    assert_eq!(one.gears, [128]);
+    assert!(one.expected_gain < 0.0);
+    setup.max_num_seqs = 16;
+    let few = suggest_gears(&setup, 3, GearCost::default(), &usual).unwrap();
+    assert_eq!(few.baseline, [16, 8, 4]);
+}
+
 /// Many more requests than slots, in prompts whose responses are alike.
 #[test]
 fn with_waiting_requests_the_adaptive_trigger_does_not_lose_either() {
@@ -382,7 +410,8 @@ fn in_gears_adaptive_is_never_behind_interval() {
     assert!(rollouts >= 1000 && behind * 5 < ahead);
 }
 
-/// With luck in KV the mean does.
+/// With luck in KV the mean does, over so many seeds that the luck of single ones is small
+/// beside the promise: of 24, one mean of 48 was behind by 0.7 %, over 144 others it was ahead.
 #[test]
 fn with_kv_adaptive_is_not_behind_interval_in_the_mean() {
     let mut worst = (f64::MIN, 0);
@@ -393,7 +422,7 @@ fn with_kv_adaptive_is_not_behind_interval_in_the_mean() {
         setup.kv_capacity_tokens = [None, Some(36_000), Some(66_000)][seed as usize % 3];
         setup.ranks = setup.ranks.min(8);
         setup.prompts = setup.prompts.min(64);
-        let mean = mean_behind(&setup, 1..=24);
+        let mean = mean_behind(&setup, 1..=96);
         println!("seed {seed}: {:+.2} %", mean * 100.0);
         assert!(mean <= BEHIND, "seed {seed}: {mean} with {setup:?}");
         if mean > worst.0 {

@@ -82,6 +82,22 @@ def test_gear_advisor():
     assert "expected gain" in out.stdout
 
 
+def test_gear_advisor_compares_with_the_same_largest_graph():
+    many = ("--ranks", 8, "--prompts", 128, "--samples", 8, "--max-num-seqs", 128)
+    found = json.loads(run(*many, "--suggest-gears", 2, "--json").stdout)
+    assert found["baseline_given"] == [64, 32, 16, 8, 4]
+    assert found["baseline"] == [128, 64, 32, 16, 8, 4]
+    assert found["expected_gain"] < 0
+    out = run(*many, "--suggest-gears", 2, "--graph-mib", 100).stdout
+    lines = " ".join(out.split())
+    assert "max_num_seqs is 128, [64, 32, 16, 8, 4] has no graph for so many" in lines
+    assert f"no gain over [128, 64, 32, 16, 8, 4]: {-found['expected_gain']:.2%} more time expected" in lines
+    assert "600" in out
+    lines = " ".join(run(*many, "--suggest-gears", 6).stdout.split())
+    assert "expected gain over [128, 64, 32, 16, 8, 4]: " in lines
+    assert "-" not in lines.split("expected gain over")[1]
+
+
 def test_gear_advisor_takes_the_check_interval():
     found = [json.loads(run("--suggest-gears", 4, "--check-interval", n, "--json").stdout) for n in (10, 1000)]
     assert found[0]["gears"] == found[1]["gears"]
@@ -161,6 +177,24 @@ def test_bad_input(args, message):
     assert out.stdout == ""
 
 
+@pytest.mark.parametrize("value", ["nan", "x", "inf", "", "1.5", "[b]", "1" * 5000])
+@pytest.mark.parametrize("option", ["--ranks", "--seed", "--suggest-gears", "--routing --seeds"])
+def test_what_is_no_integer_is_shown(option, value):
+    out = run(*option.split(), value)
+    assert out.exit_code == 2
+    assert f"{option.split()[-1]} = {value[:40]!r}"[:-1] in out.stderr
+    assert "must be an integer" in out.stderr
+    assert out.stderr.count("\n") == 1
+    assert out.stdout == ""
+
+
+@pytest.mark.parametrize("option", ["--correlation", "--graph-seconds", "--graph-mib", "--graph-budget-mib"])
+def test_what_is_no_number_is_shown(option):
+    out = run(option, "x")
+    assert (out.exit_code, out.stdout) == (2, "")
+    assert out.stderr == f"seqshift simulate: {option} = 'x': must be a number\n"
+
+
 def test_help_names_routing():
     assert "--routing" in run("--help").stdout
 
@@ -181,6 +215,8 @@ def test_help_names_routing():
         ("length\n1,000\n", "line 2: 2 cells, but the header has 1"),
         ("length,length\n1,2\n", "line 1: column 'length' is there twice"),
         ("length,id\n5\n", "line 2: id = '': missing"),
+        ("length\n5\n\n6\n", "line 3: empty; take it out"),
+        ("id,length\na,5\n\n", "line 3: empty; take it out"),
         ("length\n" + "1" * 5000 + "\n", "line 2: length = '1111"),
     ],
 )

@@ -16,6 +16,7 @@ from rich.table import Table
 from seqshift import simulation, simulation_report
 from seqshift.console import literal_console
 from seqshift.messages import shown, with_option
+from seqshift.option_values import integer, number
 
 _NO_BOUND = " (no lower bound here, since requests may wait for slots or KV: a policy can be faster)"
 _COLUMNS = (
@@ -42,27 +43,39 @@ _WIDTH = 120
 
 def simulate_command(
     setup: Annotated[str, typer.Option(help="Rollout to start from: deepseek-v3 or qwen3-235b.")] = "deepseek-v3",
-    ranks: Annotated[Optional[int], typer.Option(help="DP ranks, up to 4096.")] = None,
-    prompts: Annotated[Optional[int], typer.Option(help="Prompts of the rollout.")] = None,
-    samples: Annotated[Optional[int], typer.Option(help="Responses per prompt (n).")] = None,
-    prompt_tokens: Annotated[Optional[int], typer.Option(help="Tokens of a prompt.")] = None,
+    ranks: Annotated[Optional[str], typer.Option(metavar="INTEGER", help="DP ranks, up to 4096.")] = None,
+    prompts: Annotated[Optional[str], typer.Option(metavar="INTEGER", help="Prompts of the rollout.")] = None,
+    samples: Annotated[Optional[str], typer.Option(metavar="INTEGER", help="Responses per prompt (n).")] = None,
+    prompt_tokens: Annotated[Optional[str], typer.Option(metavar="INTEGER", help="Tokens of a prompt.")] = None,
     lengths: Annotated[
         Optional[str], typer.Option(help="Response lengths: dapo_32k, openr1_32k or longtail_32k.")
     ] = None,
     lengths_csv: Annotated[Optional[Path], typer.Option(help="Response lengths: CSV with a header.")] = None,
     column: Annotated[Optional[str], typer.Option(help="Column of --lengths-csv.")] = None,
-    correlation: Annotated[Optional[float], typer.Option(help="Of the responses of one prompt, 0 to 1.")] = None,
-    max_num_seqs: Annotated[Optional[int], typer.Option(help="Most running sequences per rank.")] = None,
+    correlation: Annotated[
+        Optional[str], typer.Option(metavar="FLOAT", help="Of the responses of one prompt, 0 to 1.")
+    ] = None,
+    max_num_seqs: Annotated[
+        Optional[str], typer.Option(metavar="INTEGER", help="Most running sequences per rank.")
+    ] = None,
     gears: Annotated[Optional[str], typer.Option(help="Graph batch sizes, as in 64,32,16,8,4.")] = None,
-    kv_capacity_tokens: Annotated[Optional[int], typer.Option(help="KV tokens that a rank holds; no limit.")] = None,
+    kv_capacity_tokens: Annotated[
+        Optional[str], typer.Option(metavar="INTEGER", help="KV tokens that a rank holds; no limit.")
+    ] = None,
     link: Annotated[Optional[str], typer.Option(help="hccs or roce.")] = None,
-    check_interval: Annotated[Optional[int], typer.Option(help="Most steps between checks.")] = None,
-    seed: Annotated[Optional[int], typer.Option(help="Seed of the lengths.")] = None,
+    check_interval: Annotated[Optional[str], typer.Option(metavar="INTEGER", help="Most steps between checks.")] = None,
+    seed: Annotated[Optional[str], typer.Option(metavar="INTEGER", help="Seed of the lengths.")] = None,
     policy: Annotated[Optional[list[str]], typer.Option(help="Only these policies; may be repeated.")] = None,
-    suggest_gears: Annotated[Optional[int], typer.Option(help="Find this many graph batch sizes instead.")] = None,
-    graph_seconds: Annotated[Optional[float], typer.Option(help="Seconds to compile one graph; 0.")] = None,
-    graph_mib: Annotated[Optional[float], typer.Option(help="Memory of one graph, MiB; 0.")] = None,
-    graph_budget_mib: Annotated[Optional[float], typer.Option(help="Memory for all graphs, MiB.")] = None,
+    suggest_gears: Annotated[
+        Optional[str], typer.Option(metavar="INTEGER", help="Find this many graph batch sizes instead.")
+    ] = None,
+    graph_seconds: Annotated[
+        Optional[str], typer.Option(metavar="FLOAT", help="Seconds to compile one graph; 0.")
+    ] = None,
+    graph_mib: Annotated[Optional[str], typer.Option(metavar="FLOAT", help="Memory of one graph, MiB; 0.")] = None,
+    graph_budget_mib: Annotated[
+        Optional[str], typer.Option(metavar="FLOAT", help="Memory for all graphs, MiB.")
+    ] = None,
     report: Annotated[Optional[Path], typer.Option(help="Write charts to this .html or .svg file.")] = None,
     routing: Annotated[bool, typer.Option("--routing", help="Routing instead; see --routing --help.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
@@ -86,13 +99,18 @@ def simulate_command(
         )
         if report is not None:
             _check_report(report)
-        cost = {"graph_seconds": graph_seconds, "graph_mib": graph_mib, "graph_budget_mib": graph_budget_mib}
-        if suggest_gears is not None:
+        cost = {
+            "graph_seconds": number("graph-seconds", graph_seconds),
+            "graph_mib": number("graph-mib", graph_mib),
+            "graph_budget_mib": number("graph-budget-mib", graph_budget_mib),
+        }
+        count = integer("suggest-gears", suggest_gears)
+        if count is not None:
             for option, given in (("report", report), ("policy", policy), ("gears", gears)):
                 if given:
                     raise ValueError(f"--{option}: has no meaning with --suggest-gears; leave it out")
             given = {option: value for option, value in cost.items() if value is not None}
-            _suggest(chosen, suggest_gears, given, as_json)
+            _suggest(chosen, count, given, as_json)
         else:
             for option, value in cost.items():
                 if value is not None:
@@ -120,15 +138,18 @@ def _lengths(name: str | None, file: Path | None, column: str | None) -> Any:
     return name if file is None else simulation.read_lengths(file, column)
 
 
-def _natural(field: str, value: int | None, least: int = 1, most: int = 2**32 - 1) -> int | None:
+def _natural(option: str, text: str | None, least: int = 1, most: int = 2**32 - 1) -> int | None:
+    allowed = f"must be an integer in {least}..{most}"
+    value = integer(option, text, allowed)
     if value is not None and not least <= value <= most:
-        raise ValueError(f"--{field} = {value}: must be an integer in {least}..{most}")
+        raise ValueError(f"--{option} = {value}: {allowed}")
     return value
 
 
-def _finite(field: str, value: float | None) -> float | None:
+def _finite(option: str, text: str | None) -> float | None:
+    value = number(option, text)
     if value is not None and not math.isfinite(value):
-        raise ValueError(f"--{field} = {value}: must be a finite number")
+        raise ValueError(f"--{option} = {value}: must be a finite number")
     return value
 
 
@@ -220,5 +241,13 @@ def _suggest(setup: dict[str, Any], count: int, cost: dict[str, Any], as_json: b
             f"{len(found[name]) * cost.get('graph_mib', 0):.0f}",
         )
     console.print(table)
-    gain = 1 - found["expected_seconds"] / found["baseline_expected_seconds"]
-    console.print(f"expected gain over {found['baseline']}: {gain:.2%}")
+    given, baseline, gain = found["baseline_given"], found["baseline"], found["expected_gain"]
+    if given != baseline:
+        largest = baseline[0]
+        reason = "has no graph for so many" if largest > max(given) else "does not end there"
+        console.print(f"max_num_seqs is {largest}, {given} {reason}: compared with {baseline}")
+    if gain > 0:
+        console.print(f"expected gain over {baseline}: {gain:.2%}")
+    else:
+        graphs = f"{len(found['gears'])} graphs against {len(baseline)}"
+        console.print(f"no gain over {baseline}: {abs(gain):.2%} more time expected, with {graphs}")

@@ -17,6 +17,7 @@ from typer.core import TyperCommand
 from seqshift import simulate_routing
 from seqshift.console import literal_console
 from seqshift.messages import with_option
+from seqshift.option_values import integer
 
 FLAG = "--routing"
 
@@ -26,11 +27,13 @@ def routing_command(
         str, typer.Option(help=f"Sessions and replicas to start from: {', '.join(simulate_routing.presets())}.")
     ] = "published-8.7k",
     trace: Annotated[Optional[Path], typer.Option(help="Sessions: CSV with session, context_*, output_*.")] = None,
-    replicas: Annotated[Optional[int], typer.Option(help="Number of replicas.")] = None,
-    sessions: Annotated[Optional[int], typer.Option(help="Number of sessions.")] = None,
-    kv_pool_tokens: Annotated[Optional[int], typer.Option(help="Tokens that a replica's KV pool holds.")] = None,
-    seeds: Annotated[int, typer.Option(help="Number of seeds; medians are shown.")] = 5,
-    seed: Annotated[int, typer.Option(help="The first seed.")] = 1,
+    replicas: Annotated[Optional[str], typer.Option(metavar="INTEGER", help="Number of replicas.")] = None,
+    sessions: Annotated[Optional[str], typer.Option(metavar="INTEGER", help="Number of sessions.")] = None,
+    kv_pool_tokens: Annotated[
+        Optional[str], typer.Option(metavar="INTEGER", help="Tokens that a replica's KV pool holds.")
+    ] = None,
+    seeds: Annotated[str, typer.Option(metavar="INTEGER", help="Number of seeds; medians are shown.")] = "5",
+    seed: Annotated[str, typer.Option(metavar="INTEGER", help="The first seed.")] = "1",
     suggest_margin: Annotated[bool, typer.Option("--suggest-margin", help="Find the best margin instead.")] = False,
     published: Annotated[bool, typer.Option(help="Show the published figures beside the simulated ones.")] = True,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
@@ -40,11 +43,11 @@ def routing_command(
         study = simulate_routing.make_study(
             workload,
             trace=trace,
-            replicas=replicas,
-            sessions=sessions,
-            kv_pool_tokens=kv_pool_tokens,
-            seeds=seeds,
-            first_seed=seed,
+            replicas=integer("replicas", replicas),
+            sessions=integer("sessions", sessions),
+            kv_pool_tokens=integer("kv-pool-tokens", kv_pool_tokens),
+            seeds=integer("seeds", seeds),
+            first_seed=integer("seed", seed),
         )
         if suggest_margin:
             found = simulate_routing.suggest_margin(study)

@@ -13,8 +13,8 @@ from seqshift.messages import shown
 def read_csv(file: Path) -> tuple[list[str], Iterator[tuple[int, list[str]]]]:
     """The header, and of each further record the line where it starts and its stripped cells, as many as the header's.
 
-    Empty lines are left out. Raises `ValueError` with file and line: for a quote that is not closed, more or fewer
-    cells than the header has, and a column that the header has twice.
+    Raises `ValueError` with file and line: for an empty line, a quote that is not closed, more or fewer cells than the
+    header has, and a column that the header has twice.
     """
     try:
         text = file.read_text(encoding="utf-8-sig")
@@ -23,8 +23,8 @@ def read_csv(file: Path) -> tuple[list[str], Iterator[tuple[int, list[str]]]]:
     except UnicodeDecodeError:
         raise ValueError(f"{file}: is not UTF-8 text") from None
     records = _records(file, text)
-    first, header = next(records, (1, []))
-    if first > 1:
+    _, header = next(records, (1, []))
+    if text and not header:
         raise ValueError(f"{file}: line 1: empty; it must be the header")
     for number, name in enumerate(header):
         if name and name in header[:number]:
@@ -44,14 +44,15 @@ def _records(file: Path, text: str) -> Iterator[tuple[int, list[str]]]:
                 raise ValueError(f"{file}: line {start}: {problem}") from None
             if cells is None:
                 return
-            if cells:
-                yield start, [cell.strip() for cell in cells]
+            yield start, [cell.strip() for cell in cells]
 
 
 def _checked(
     file: Path, header: list[str], records: Iterator[tuple[int, list[str]]]
 ) -> Iterator[tuple[int, list[str]]]:
     for line, cells in records:
+        if not cells:
+            raise ValueError(f"{file}: line {line}: empty; take it out")
         if len(cells) < len(header):
             raise ValueError(
                 f"{file}: line {line}: {header[len(cells)]} = '': missing; the line has {len(cells)} cells, the header "

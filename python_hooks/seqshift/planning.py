@@ -37,7 +37,7 @@ class RankLoad:
     `free_kv_blocks` may be given to arriving requests; the caller has already kept room for growth. `None` means no
     limit, as for `max_num_seqs`. `sequences` describes all running requests; without it they count one block each and
     all can move. `waiting_kv_blocks` is what each waiting request needs: one number for all, or one per request in
-    queue order; one block when `None`.
+    queue order; one block when `None`. The planner takes it off the rank's slots and blocks before others come there.
     """
 
     rank: int

@@ -58,7 +58,12 @@ def suggest_gears(
     graph_budget_mib: float | None = None,
     baseline: Sequence[int] = (64, 32, 16, 8, 4),
 ) -> dict[str, Any]:
-    """The at most `count` gears with the least expected rollout time, and their gain over `baseline`."""
+    """The at most `count` gears with the least expected rollout time, and their gain over `baseline`.
+
+    Compared with is `baseline` as an engine has it whose largest graph is `max_num_seqs`: without larger gears, with
+    that one. The result has the given gears in `baseline_given`, these in `baseline`, and the gain in `expected_gain`,
+    a fraction of at most 0 where the suggestion is no gain.
+    """
     if not 1 <= count <= setup["max_num_seqs"]:
         raise ValueError(f"suggest_gears = {count}: must be in 1..{setup['max_num_seqs']} (max_num_seqs)")
     cost = {"graph_seconds": graph_seconds, "graph_mib": graph_mib, "graph_budget_mib": graph_budget_mib}

@@ -299,6 +299,38 @@ fn waiting_requests_of_different_sizes_fill_what_is_free() {
     assert_eq!(got.reasons, [Reason::WaitingServed, Reason::BlockedByKv]);
 }
 
+/// A rank with requests of two blocks each, in counts alone.
+fn queue(rank: u32, running: u32, waiting: u32, free: u64) -> RankLoad {
+    RankLoad {
+        free_kv_blocks: Some(free),
+        waiting_kv_blocks: Some(vec![2; waiting as usize]),
+        ..RankLoad::counts(rank, running, waiting)
+    }
+}
+
+#[test]
+fn a_destination_serves_its_own_queue_first() {
+    // Blocks for eleven, of which ten are for its own.
+    let mut loads = [queue(0, 0, 10, 22), queue(1, 64, 100, 0)];
+    loads[1].max_num_seqs = Some(64);
+    let got = planned(&[16, 8, 4], None, &loads);
+    assert_eq!((got.moved(), got.moves[0].to), (1, 0));
+    // Blocks for four: one is left, and with one request more at home none is.
+    let got = planned(&[16, 8, 4], None, &[queue(0, 0, 3, 8), queue(1, 10, 10, 0)]);
+    assert_eq!(got.moved(), 1);
+    let got = planned(&[16, 8, 4], None, &[queue(0, 0, 4, 8), queue(1, 10, 10, 0)]);
+    assert!(got.is_empty());
+    // Slots likewise.
+    let slots = [queue(0, 0, 3, 99), queue(1, 4, 9, 0)];
+    assert_eq!(planned(&[16, 8, 4], Some(4), &slots).moved(), 1);
+    // Larger requests of its own are not overtaken by smaller ones either.
+    let mut sizes = [queue(0, 0, 2, 8), queue(1, 10, 10, 0)];
+    sizes[0].waiting_kv_blocks = Some(vec![3, 4]);
+    sizes[1].waiting_kv_blocks = Some(vec![1; 10]);
+    let got = planned(&[16, 8, 4], None, &sizes);
+    assert_eq!(got.moved(), 1);
+}
+
 #[test]
 fn contradictory_input_is_refused() {
     let gears = Gears::new(&[4]).unwrap();

@@ -21,8 +21,8 @@ pub struct RankLoad {
     /// KV blocks that each waiting request needs, in queue order; one each when
     /// `None`.
     pub waiting_kv_blocks: Option<Vec<u32>>,
-    /// KV blocks that this rank may give to arriving requests; the caller has
-    /// already kept room for growth. `None`: not a limit.
+    /// KV blocks that this rank may give to its waiting and to arriving requests, in
+    /// this order; the caller has already kept room for growth. `None`: not a limit.
     pub free_kv_blocks: Option<u64>,
     /// Most sequences this rank may run. `None`: the group's value, or no
     /// limit.

@@ -5,6 +5,7 @@ use std::collections::binary_heap::PeekMut;
 use std::collections::{BTreeSet, BinaryHeap};
 
 use super::fill::water_fill;
+use super::group::UNLIMITED;
 
 /// A sequence that leaves its rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,6 +29,22 @@ pub(super) struct Bin {
     pub(super) slots: u32,
     /// KV blocks that it may still take.
     pub(super) free: u64,
+}
+
+impl Bin {
+    /// Whether there is room for an item of `size` blocks.
+    pub(super) fn takes(&self, size: u32) -> bool {
+        self.slots > 0 && self.free >= u64::from(size)
+    }
+
+    /// Gives it that room.
+    pub(super) fn take(&mut self, size: u32) {
+        self.active += 1;
+        self.slots -= 1;
+        if self.free != UNLIMITED {
+            self.free -= u64::from(size);
+        }
+    }
 }
 
 /// Most items and bins for which a packing is searched exhaustively, after the

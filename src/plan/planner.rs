@@ -1,9 +1,9 @@
 //! The planner: the best moves for a group state.
 //!
 //! Objectives, each decided before the next:
-//! 1. as many waiting requests as possible get a place on a rank with room; then
-//!    the lowest maximum, then the lowest sum of squares, of running + waiting
-//!    per rank;
+//! 1. as many waiting requests as possible get a place on a rank with room beside the
+//!    requests that wait there, which it serves first; then the lowest maximum, then the
+//!    lowest sum of squares, of running + waiting per rank;
 //! 2. the lowest gear that the whole group can reach under `max_num_seqs`, free
 //!    KV blocks and movability;
 //! 3. the fewest sequences moved;

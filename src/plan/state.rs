@@ -183,31 +183,55 @@ impl<'a> State<'a> {
         }
     }
 
-    /// Leaves waiting requests at home that later arrivals kept from a place.
+    /// Leaves waiting requests at home that later arrivals, or requests that stay at their
+    /// destination, kept from a place there.
     fn send_home(&mut self) {
-        for rank in 0..self.before.len() {
-            let arrivals = || self.waiting[rank].arrivals(rank);
-            let slots = self.before.slots[rank].saturating_sub(self.running_on(rank)) as usize;
-            let mut free = self.free(rank, true);
-            let blocks: u64 = arrivals().map(|entry| u64::from(self.request(entry))).sum();
-            if blocks <= free && arrivals().count() <= slots {
-                continue;
-            }
-            let mut moved: Vec<Entry> = arrivals().collect();
-            moved.sort_unstable_by_key(|&entry| (self.request(entry), entry));
-            let mut placed = 0;
-            while let Some(&entry) = moved.get(placed).filter(|_| placed < slots) {
-                let Some(left) = free.checked_sub(self.request(entry).into()) else {
-                    break;
-                };
-                (free, placed) = (left, placed + 1);
-            }
-            for entry in moved.drain(placed..) {
-                self.as_planned = false;
-                self.waiting[rank].came.retain(|&other| other != entry);
-                self.waiting[entry.0 as usize].came.push(entry);
+        // Who is back at home waits before those that have come there.
+        let mut again = true;
+        while again {
+            again = false;
+            for rank in 0..self.before.len() {
+                again |= self.send_home_from(rank);
             }
         }
+    }
+
+    /// [`State::send_home`] for one rank; whether any had to leave it.
+    fn send_home_from(&mut self, rank: usize) -> bool {
+        let mut moved: Vec<Entry> = self.waiting[rank].arrivals(rank).collect();
+        if moved.is_empty() {
+            return false;
+        }
+        let blocks = |entries: &mut dyn Iterator<Item = Entry>| -> u64 {
+            entries.map(|entry| u64::from(self.request(entry))).sum()
+        };
+        let (free, slots) = (self.free(rank, true), self.before.slots[rank]);
+        let slots = slots.saturating_sub(self.running_on(rank));
+        let all = blocks(&mut self.waiting[rank].all(rank));
+        if all <= free && self.waiting_on(rank) <= slots {
+            return false;
+        }
+        // Its own come first.
+        let own = self.waiting_on(rank) - moved.len() as u32;
+        let mut slots = slots.saturating_sub(own);
+        let own = all - blocks(&mut moved.iter().copied());
+        if own > free {
+            slots = 0;
+        }
+        let mut free = free.saturating_sub(own);
+        moved.sort_unstable_by_key(|&entry| (self.request(entry), entry));
+        let fit = moved.iter().take(slots as usize).take_while(|&&entry| {
+            let left = free.checked_sub(self.request(entry).into());
+            free = left.unwrap_or(0);
+            left.is_some()
+        });
+        let placed = fit.count();
+        for entry in moved.drain(placed..) {
+            self.as_planned = false;
+            self.waiting[rank].came.retain(|&other| other != entry);
+            self.waiting[entry.0 as usize].came.push(entry);
+        }
+        true
     }
 
     /// Whether every running sequence finds a slot and blocks while its destination

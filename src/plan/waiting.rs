@@ -3,6 +3,10 @@
 //! A waiting request has no KV yet; it needs a slot and the blocks of its prompt.
 //! As many as possible get a place (at home or elsewhere), and the levels, that
 //! is running + waiting per rank, get the lowest maximum and sum of squares.
+//!
+//! A rank serves its own requests first: they are before all arrivals in its queue. So
+//! the room for arrivals, in slots and blocks, is what all that wait there leave, and a
+//! rank that cannot serve its own queue receives nothing.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -11,6 +15,12 @@ use std::collections::binary_heap::PeekMut;
 use super::fill::water_fill;
 use super::group::{Group, UNLIMITED};
 use super::packing::{Bin, Item, best_fit};
+
+/// In place of a rank: none has room.
+const NOWHERE: u32 = u32::MAX;
+
+/// Most tries to find the ranks that cannot serve their own queue, a bound on the time.
+const CLOSINGS: usize = 3;
 
 /// Where the waiting requests run.
 pub(super) struct Placement {
@@ -115,17 +125,21 @@ fn place_equal(group: &Group, size: u64) -> Placement {
             flows: None,
         }
     } else {
-        // Every place is taken; those who stay waiting stay where levels are low.
+        // Every place is taken. Those for whom there is no room at home stay waiting where
+        // levels are low, and none elsewhere: others would have arrived before them.
+        let beyond: Vec<u32> = group
+            .waiting
+            .iter()
+            .zip(&room)
+            .map(|(&waiting, &room)| waiting.saturating_sub(room))
+            .collect();
         let base: Vec<u32> = group
             .running
             .iter()
             .zip(&room)
             .map(|(&a, &b)| a + b)
             .collect();
-        let mut filled = water_fill(&base, &group.waiting, total - rooms);
-        filled
-            .tied
-            .sort_by_key(|&rank| group.waiting[rank] - filled.added[rank] <= room[rank]);
+        let mut filled = water_fill(&base, &beyond, total - rooms);
         for &rank in &filled.tied[..filled.extra as usize] {
             filled.added[rank] += 1;
         }
@@ -149,7 +163,8 @@ fn place_equal(group: &Group, size: u64) -> Placement {
 }
 
 /// Requests of different sizes: the smallest first, each to the lowest level
-/// with room; when that leaves some without a place, a tighter packing is tried.
+/// with room; when that leaves some without a place, a tighter packing is tried, and
+/// then what lets no request overtake one of the rank that it goes to.
 fn place_unequal(group: &Group) -> Placement {
     let mut items: Vec<Item> = Vec::new();
     for (source, &waiting) in group.waiting.iter().enumerate() {
@@ -169,55 +184,133 @@ fn place_unequal(group: &Group) -> Placement {
             free: group.free[rank],
         })
         .collect();
-    let mut to = by_level(&items, &bins);
-    if to.len() < items.len()
-        && let Some(more) = by_fit(&items, to.len(), &bins)
-    {
-        to = more;
-    }
+    let to = smallest(&items, &bins);
+    let placed = &items[..to.len()];
+    let to = prefer_home(placed, &bins, &to).unwrap_or(to);
     let home = at_home(group);
-    if to.len() < home.iter().sum::<u32>() as usize {
-        // Smaller requests than those of the others may have room where they are.
-        let mut left = home;
-        items.retain(|item| {
-            let left = &mut left[item.source as usize];
-            let stays = *left > 0;
-            *left -= u32::from(stays);
-            stays
-        });
-        let to: Vec<u32> = items.iter().map(|item| item.source).collect();
-        return summarise(group, &items, &to);
+    let closed = overtaken(group, placed, &to);
+    if to.len() as u64 >= sum(&home) && !closed.contains(&true) {
+        return summarise(group, placed, &to);
     }
-    let to = prefer_home(&items[..to.len()], &bins, &to).unwrap_or(to);
-    summarise(group, &items, &to)
+    let (placed, to) = behind_own(group, &items, &bins, &home, closed);
+    summarise(group, &placed, &to)
 }
 
-/// Ascending items to the lowest level; the first ones that find a place.
-fn by_level(items: &[Item], bins: &[Bin]) -> Vec<u32> {
-    let mut left: Vec<(u32, u64)> = bins.iter().map(|bin| (bin.slots, bin.free)).collect();
+/// Places for as many of the smallest items, which come in ascending order, as are found.
+fn smallest(items: &[Item], bins: &[Bin]) -> Vec<u32> {
+    let mut to = by_level(items, bins, &vec![false; bins.len()]);
+    to.truncate(to.partition_point(|&bin| bin != NOWHERE));
+    if to.len() < items.len()
+        && let Some(more) = by_fit(items, to.len(), bins)
+    {
+        return more;
+    }
+    to
+}
+
+/// Ranks to which others' requests go although one of their own has no place.
+fn overtaken(group: &Group, items: &[Item], to: &[u32]) -> Vec<bool> {
+    let mut unserved = group.waiting.clone();
+    let mut receives = vec![false; group.len()];
+    for (item, &bin) in items.iter().zip(to) {
+        unserved[item.source as usize] -= 1;
+        receives[bin as usize] |= item.source != bin;
+    }
+    let both = receives.iter().zip(&unserved);
+    both.map(|(&receives, &unserved)| receives && unserved > 0)
+        .collect()
+}
+
+/// The items that find a place, and it, where no rank receives any that cannot serve all
+/// of its own. The ranks `closed` receive none, nor do those that turn out to be so too.
+/// That keeps the levels even; if more requests find a place when all that have one at
+/// home stay there, they do.
+fn behind_own(
+    group: &Group,
+    items: &[Item],
+    bins: &[Bin],
+    home: &[u32],
+    mut closed: Vec<bool>,
+) -> (Vec<Item>, Vec<u32>) {
+    let stay = own_first(group, items, bins, home);
+    for _ in 0..CLOSINGS {
+        let (placed, to): (Vec<Item>, Vec<u32>) = items
+            .iter()
+            .copied()
+            .zip(by_level(items, bins, &closed))
+            .filter(|&(_, bin)| bin != NOWHERE)
+            .unzip();
+        let more = overtaken(group, &placed, &to);
+        if !more.contains(&true) {
+            if placed.len() < stay.0.len() {
+                break;
+            }
+            let to = prefer_home(&placed, bins, &to).unwrap_or(to);
+            return (placed, to);
+        }
+        for (closed, more) in closed.iter_mut().zip(more) {
+            *closed |= more;
+        }
+    }
+    stay
+}
+
+/// [`behind_own`] with all requests at home that have room there.
+fn own_first(group: &Group, items: &[Item], bins: &[Bin], home: &[u32]) -> (Vec<Item>, Vec<u32>) {
+    let mut stays = home.to_vec();
+    let mut bins = bins.to_vec();
+    let (mut placed, rest): (Vec<Item>, Vec<Item>) = items.iter().copied().partition(|item| {
+        let left = &mut stays[item.source as usize];
+        let stay = *left > 0;
+        if stay {
+            *left -= 1;
+            bins[item.source as usize].take(item.size);
+        }
+        stay
+    });
+    let mut to: Vec<u32> = placed.iter().map(|item| item.source).collect();
+    for (rank, bin) in bins.iter_mut().enumerate() {
+        if home[rank] < group.waiting[rank] {
+            bin.slots = 0;
+        }
+    }
+    to.extend(smallest(&rest, &bins));
+    placed.extend(&rest[..to.len() - placed.len()]);
+    (placed, to)
+}
+
+/// Ascending items, each to the lowest level with room; [`NOWHERE`] for those without. The
+/// ranks that are `closed` take only items of their own.
+fn by_level(items: &[Item], bins: &[Bin], closed: &[bool]) -> Vec<u32> {
+    let mut bins = bins.to_vec();
     let mut heap: BinaryHeap<Reverse<(u32, u32)>> = bins
         .iter()
+        .filter(|bin| !closed[bin.rank as usize])
         .map(|bin| Reverse((bin.active, bin.rank)))
         .collect();
-    let mut to = Vec::with_capacity(items.len());
-    for item in items {
-        let size = u64::from(item.size);
-        loop {
+    let mut to = vec![NOWHERE; items.len()];
+    for (item, to) in items.iter().zip(&mut to) {
+        let home = &bins[item.source as usize];
+        let home = (closed[item.source as usize] && home.takes(item.size))
+            .then_some((home.active, home.rank));
+        let found = loop {
             let Some(mut top) = heap.peek_mut() else {
-                return to;
+                break home;
             };
-            let Reverse((level, bin)) = *top;
-            let (slots, free) = &mut left[bin as usize];
+            let Reverse(lowest) = *top;
             // Items only get larger: a bin that is too small now stays so.
-            if *slots == 0 || *free < size {
+            if !bins[lowest.1 as usize].takes(item.size) {
                 PeekMut::pop(top);
-                continue;
+            } else if home.is_some_and(|home| home < lowest) {
+                break home;
+            } else {
+                *top = Reverse((lowest.0 + 1, lowest.1));
+                break Some(lowest);
             }
-            *slots -= 1;
-            *free -= if *free == UNLIMITED { 0 } else { size };
-            *top = Reverse((level + 1, bin));
-            to.push(bin);
-            break;
+        };
+        if let Some((_, bin)) = found {
+            bins[bin as usize].take(item.size);
+            *to = bin;
         }
     }
     to
@@ -261,13 +354,8 @@ fn prefer_home(items: &[Item], bins: &[Bin], to: &[u32]) -> Option<Vec<u32>> {
     let mut home = vec![None; items.len()];
     for (item, home) in items.iter().zip(&mut home) {
         let bin = &mut open[item.source as usize];
-        if bin.slots > 0 && bin.free >= u64::from(item.size) {
-            bin.slots -= 1;
-            bin.free -= if bin.free == UNLIMITED {
-                0
-            } else {
-                u64::from(item.size)
-            };
+        if bin.takes(item.size) {
+            bin.take(item.size);
             *home = Some(item.source);
         }
     }

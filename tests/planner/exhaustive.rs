@@ -86,6 +86,11 @@ fn placings(ranks: &[Rank], size: u32) -> Vec<Placing> {
                 levels().map(|l| l * l).sum(),
             );
             let kept = |rank: usize| served[rank].min(waiting[rank] - unserved[rank]);
+            // A rank's own requests are first in its queue: none arrive where one of them waits.
+            let waits_behind = |rank: usize| unserved[rank] > 0 && served[rank] > kept(rank);
+            if (0..ranks.len()).any(waits_behind) {
+                return;
+            }
             let moved = most - (0..ranks.len()).map(kept).sum::<u32>();
             if best.first().is_none_or(|best| first <= best.first) {
                 if best.first().is_some_and(|best| first < best.first) {

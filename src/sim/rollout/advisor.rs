@@ -32,18 +32,24 @@ pub struct Suggestion {
     pub graph_mib: f64,
     /// Seconds of the rollout with the adaptive trigger.
     pub adaptive_seconds: f64,
-    /// The gears compared with, here [64, 32, 16, 8, 4] or the setup's own.
+    /// The gears that a comparison was asked for with.
+    pub baseline_given: Vec<u32>,
+    /// Those compared with: the given ones below `max_num_seqs`, and that itself, since
+    /// an engine has a graph for its largest batch. The largest first.
     pub baseline: Vec<u32>,
     /// The same two numbers for them, compiling included in the first.
     pub baseline_expected_seconds: f64,
     /// See `adaptive_seconds`.
     pub baseline_adaptive_seconds: f64,
+    /// Fraction of `baseline_expected_seconds` that the suggested gears save; at most 0
+    /// when they are no gain, as fewer gears than the baseline's may be.
+    pub expected_gain: f64,
 }
 
-/// The at most `count` gears, the largest being `max_num_seqs` (or the largest of
-/// the setup's gears if that is larger), with the lowest expected time of a
-/// perfectly balanced rollout, by dynamic programming over the numbers of
-/// sequences per rank. With a cost per graph fewer may be better.
+/// The at most `count` gears, the largest being `max_num_seqs`, with the lowest
+/// expected time of a perfectly balanced rollout ([`Policy::Bound`]), by dynamic
+/// programming over the numbers of sequences per rank. With a cost per graph fewer
+/// may be better. They are compared with `baseline`, see [`Suggestion::baseline`].
 ///
 /// Time: O(max_num_seqs^2 x count) after one simulation.
 ///
@@ -105,16 +111,30 @@ pub fn suggest_gears(
         };
         simulate(&with, Policy::Adaptive).map(|run| run.wall_seconds)
     };
+    let compared = with_largest(baseline, largest);
+    let (expected, baseline_expected) = (time(&best), time(&compared));
     Ok(Suggestion {
-        expected_seconds: time(&best),
+        expected_seconds: expected,
         compile_seconds: cost.seconds * best.len() as f64,
         graph_mib: cost.mib * best.len() as f64,
         adaptive_seconds: adaptive(&best)?,
-        baseline: baseline.to_vec(),
-        baseline_expected_seconds: time(baseline),
-        baseline_adaptive_seconds: adaptive(baseline)?,
+        baseline_given: baseline.to_vec(),
+        baseline_expected_seconds: baseline_expected,
+        baseline_adaptive_seconds: adaptive(&compared)?,
+        baseline: compared,
+        expected_gain: 1.0 - expected / baseline_expected,
         gears: best,
     })
+}
+
+/// `gears` as an engine has them whose largest batch is `largest`, descending. Without
+/// that graph larger counts would each be a gear of its own, which costs nothing here.
+fn with_largest(gears: &[u32], largest: u32) -> Vec<u32> {
+    let mut gears: Vec<u32> = gears.iter().copied().filter(|&g| g < largest).collect();
+    gears.push(largest);
+    gears.sort_unstable_by(|a, b| b.cmp(a));
+    gears.dedup();
+    gears
 }
 
 /// Rows of all steps together when `count` sequences run in `gear(count)`.
