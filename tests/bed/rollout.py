@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -148,6 +148,46 @@ def hooks(config: dict[str, Any] | None = None, plan: str | None = None) -> Iter
     finally:
         seqshift.disable_rollout_rebalance()
         os.environ.pop(TEST_PLAN, None)
+
+
+@dataclass
+class Stepped:
+    """A rollout whose engine was stepped by hand."""
+
+    acted: Any
+    outputs: list[OutputRecord]
+    plain: list[OutputRecord]
+    """Of the same requests without hooks."""
+    stats: dict[str, Any]
+    free_blocks: tuple[int, int]
+    """Before and after."""
+
+
+def stepped(ctx: RankContext, at: int, act: Callable[[Any], Any]) -> Stepped:
+    """The main workload without hooks, then with them: `act(engine)` is called between step `at` and the one before."""
+    import seqshift
+
+    with hooks():
+        llm = make_llm(ctx)
+    work = workload.main(ctx.dp_rank)
+    (plain,) = run_rollouts(ctx, llm, [work], hooked=False)
+    llm.reset_prefix_cache()
+    engine = llm.llm_engine
+    free = engine.engine_core.engine_core.scheduler.kv_cache_manager.block_pool.get_num_free_blocks
+    before = free()
+    prompts, params = work.as_vllm()
+    done, steps, acted = [], 0, None
+    with hooks():
+        for index, (prompt, one) in enumerate(zip(prompts, params)):
+            engine.add_request(str(index), prompt, one)
+        while engine.has_unfinished_requests():
+            if steps == at:
+                acted = act(engine)
+            done += [o for o in engine.step() if o.finished]
+            steps += 1
+        stats = seqshift.stats()
+    done.sort(key=lambda o: int(o.request_id))
+    return Stepped(acted, record(done), plain.outputs, stats, (before, free()))
 
 
 def run_cases(

@@ -5,11 +5,9 @@ rest, and outputs, lockstep, tables and free blocks are as unhooked. What ends m
 from __future__ import annotations
 
 import pytest
-from bed import rollout, workload
+from bed import rollout
 from bed.rollout import Case, run_cases
 from bed.verify import total, verify
-from seqshift.cpu_bed.compare import record
-from seqshift.cpu_bed.engine import make_llm
 from seqshift.cpu_bed.model import DEFAULT
 
 ALWAYS = {"SEQSHIFT_TEST_PRECOPY": "always"}
@@ -86,63 +84,32 @@ def test_switched_off_or_not_worth_it_it_is_not_used(bed):
         assert total(ranks, "precopied_bytes") == total(ranks, "precopy_rounds") == 0
 
 
+# The check has been made at the start of the step before.
+MIDWAY = rollout.CONFIG["check_interval"] + 1
+
+
 def aborting(ctx):
     """Rank 0 aborts two of the sequences that are being copied, between the two checks of the copy."""
-    import seqshift
 
-    with rollout.hooks():
-        llm = make_llm(ctx)
-    work = workload.main(ctx.dp_rank)
-    (plain,) = rollout.run_rollouts(ctx, llm, [work], hooked=False)
-    llm.reset_prefix_cache()
-    engine = llm.llm_engine
-    core = engine.engine_core.engine_core
-    free = core.scheduler.kv_cache_manager.block_pool.get_num_free_blocks
-    before = free()
-    prompts, params = work.as_vllm()
-    done, steps, aborted = [], 0, []
-    with rollout.hooks():
-        for index, (prompt, one) in enumerate(zip(prompts, params)):
-            engine.add_request(str(index), prompt, one)
-        while engine.has_unfinished_requests():
-            # The check has been made at the start of the step before.
-            if steps == rollout.CONFIG["check_interval"] + 1 and ctx.dp_rank == 0:
-                # Of sixteen that run, eight are being copied; the planner takes those with the fewest blocks.
-                running = sorted(core.scheduler.running, key=lambda r: r.num_tokens)
-                aborted = [r.request_id for r in running[:2]]
-                engine.abort_request(aborted)
-            done += [o for o in engine.step() if o.finished]
-            steps += 1
-        stats = seqshift.stats()
-    done.sort(key=lambda o: int(o.request_id))
-    return aborted, record(done), plain.outputs, stats, (before, free())
+    def abort(engine):
+        if ctx.dp_rank != 0:
+            return []
+        # Of sixteen that run, eight are being copied; the planner takes those with the fewest blocks.
+        running = sorted(engine.engine_core.engine_core.scheduler.running, key=lambda r: r.num_tokens)
+        aborted = [r.request_id for r in running[:2]]
+        engine.abort_request(aborted)
+        return aborted
+
+    run = rollout.stepped(ctx, MIDWAY, abort)
+    return run.acted, run.outputs, run.plain, run.stats, run.free_blocks
 
 
 def disabling(ctx):
     """Every rank takes the hooks out between the two checks of a copy, and goes on without them."""
     import seqshift
 
-    with rollout.hooks():
-        llm = make_llm(ctx)
-    work = workload.main(ctx.dp_rank)
-    (plain,) = rollout.run_rollouts(ctx, llm, [work], hooked=False)
-    llm.reset_prefix_cache()
-    engine = llm.llm_engine
-    free = engine.engine_core.engine_core.scheduler.kv_cache_manager.block_pool.get_num_free_blocks
-    before = free()
-    prompts, params = work.as_vllm()
-    done, steps = [], 0
-    with rollout.hooks():
-        for index, (prompt, one) in enumerate(zip(prompts, params)):
-            engine.add_request(str(index), prompt, one)
-        while engine.has_unfinished_requests():
-            if steps == rollout.CONFIG["check_interval"] + 1:
-                seqshift.disable_rollout_rebalance()
-            done += [o for o in engine.step() if o.finished]
-            steps += 1
-        stats = seqshift.stats()
-    done.sort(key=lambda o: int(o.request_id))
-    return record(done) == plain.outputs, stats["precopy_aborted"], (before, free())
+    run = rollout.stepped(ctx, MIDWAY, lambda _: seqshift.disable_rollout_rebalance())
+    return run.outputs == run.plain, run.stats["precopy_aborted"], run.free_blocks
 
 
 def test_hooks_taken_out_during_the_copy(bed):
