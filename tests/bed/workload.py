@@ -92,6 +92,14 @@ def given(rank: int, outputs: list[list[int]], prompts: int = 30, **options: Any
     )
 
 
+def repeated(rank: int, outputs: list[list[int]], copies: int = 4, prompts: int = 200) -> Workload:
+    """`given`, each prompt for `copies` requests, as verl repeats a prompt instead of asking for n > 1."""
+    return Workload(
+        tuple(prompt(rank, i // copies, prompts) for i in range(len(outputs[rank]))),
+        tuple(sampling(n, logprobs=1) for n in outputs[rank]),
+    )
+
+
 def compact(rank: int) -> Workload:
     """The main workload with short prompts: fewer KV blocks than the rows of the block table held before."""
     outputs = lengths(rank)

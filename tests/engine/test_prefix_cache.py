@@ -50,8 +50,7 @@ def test_later_requests_hit_what_is_cached(bed):
         for one, two, what in zip(plain[:2], hooked[:2], ("the rollout", "the same prompts again")):
             assert_equal(one, two, f"rank {rank}, {what}")
         assert all(o.num_cached_tokens >= 256 for o in hooked[1])
-        # ... and are hit where they were moved to; the rest of such a prompt is computed by other kernels.
+        # ... and are hit where they were moved to.
         assert any(o.num_cached_tokens == 0 for o in plain[2])
         assert all(o.num_cached_tokens >= 256 for o in hooked[2])
-        assert_equal(plain[2], hooked[2], f"rank {rank}, the other's prompts", logprob_tolerance=1e-4,
-                     ignore=("num_cached_tokens", "cumulative_logprob"))  # fmt: skip
+        assert_equal(plain[2], hooked[2], f"rank {rank}, the other's prompts", ignore=("num_cached_tokens",))

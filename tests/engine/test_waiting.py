@@ -4,9 +4,15 @@ half-prefilled ones stay until they decode.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
-from bed.rollout import Case, run_cases
+from bed import workload
+from bed.rollout import Case, Pair, hooks, run_cases, run_pairs, run_rollout
 from bed.verify import total, verify
+from bed.workload import Workload
+from seqshift.cpu_bed.compare import assert_equal, differences
+from seqshift.cpu_bed.engine import make_llm
 from seqshift.cpu_bed.model import DEFAULT
 
 OFTEN = {"check_interval": 5}
@@ -51,26 +57,46 @@ def test_a_waiting_request_with_prompt_logprobs_stays(waiting):
     assert own <= first
 
 
-LONG, BUDGET = 600, 64
+LONG, BUDGET, TOLERANCE = 600, 64, 1e-4
+LENGTHS = [[30 + 9 * i for i in range(8)], [20]]
 CHUNKED = [
-    Case("given", {"outputs": [[30 + 9 * i for i in range(8)], [20]], "prompts": LONG}, {"check_interval": 1}, plan)
+    Case("given", {"outputs": LENGTHS, "prompts": LONG, "logprobs": 1}, {"check_interval": 1}, plan)
     for plan in ("shuffle", None)
 ]
 
 
+def cut_elsewhere(ctx) -> tuple[list[Pair], list, list]:
+    """The cases, and the outputs of their requests without hooks, alone and when another one takes from the budget."""
+    with hooks():
+        llm = make_llm(ctx, max_num_batched_tokens=BUDGET)
+    pairs = run_pairs(ctx, llm, CHUNKED)
+    work = workload.given(ctx.dp_rank, **CHUNKED[0].options)
+    beside = Workload((workload.prompt(9, 9, 10), *work.prompts), (workload.sampling(150), *work.params))
+    alone, outputs = pairs[0].plain.outputs, run_rollout(llm, beside, hooked=False).outputs[1:]
+    return pairs, alone, [replace(two, request_id=one.request_id) for one, two in zip(alone, outputs)]
+
+
 @pytest.fixture(scope="module")
 def chunked(bed):
-    return bed.run(run_cases, CHUNKED, {"max_num_batched_tokens": BUDGET}, deadline=240)
+    return bed.run(cut_elsewhere, deadline=240)
+
+
+def test_where_a_prompt_is_cut_changes_rounding_without_hooks(chunked):
+    for _, alone, beside in chunked:
+        assert_equal(alone, beside, "beside another prompt", logprob_tolerance=TOLERANCE)
 
 
 @pytest.mark.parametrize("case", range(len(CHUNKED)), ids=["shuffle", "gears"])
 def test_half_prefilled_requests_are_not_taken_for_complete(chunked, case):
     """Every prefill takes ten steps, with a check before each of them, and no token of it is computed twice."""
-    verify([[rank[case]] for rank in chunked])
-    for rank in chunked:
+    pairs = [rank[0] for rank in chunked]
+    # Decoding requests take from the budget of those in their prompt, so moving them cuts prompts in other places.
+    differs = any(differences(alone, beside) for _, alone, beside in chunked)
+    verify([[rank[case]] for rank in pairs], logprob_tolerance=TOLERANCE if differs else 0.0)
+    for rank in pairs:
         trace = rank[case].plain.trace
         for request_id in {i for batch in trace.batches for i in batch}:
             (output,) = (o.outputs[0] for o in rank[case].plain.outputs if o.request_id == request_id)
             steps = sum(request_id in batch for batch in trace.batches)
             assert steps - len(output.token_ids) + 1 >= LONG / BUDGET
-    assert total(chunked, "sequences_moved", case) >= (40 if CHUNKED[case].plan else 1)
+    assert total(pairs, "sequences_moved", case) >= (40 if CHUNKED[case].plan else 1)

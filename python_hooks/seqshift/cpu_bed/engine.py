@@ -5,6 +5,9 @@ The changes, each for a fault of the CPU test bed, not of the product:
 * vLLM 0.9.1 refuses fp32 for its V1 engine, though the CPU backend computes it well; fp32 makes results
   independent of the composition of the batch.
 * Matrices of one to three rows take another GEMM kernel, whose rounding differs: `F.linear` pads to four rows.
+* IPEX's attention cuts the queries of each prompt into pieces of 32, 64 or 128, by the longest prompt of the batch, and
+  the last piece may have one to three rows: it is told that all batches hold a long one. Pieces then begin where KV
+  blocks do, so a prefix hit changes nothing either.
 * The CPU platform replaces `external_launcher` by `mp` when TP > 1.
 * The KV cache takes whole GiB of which every page is touched at start: it gets the size that is asked for.
 * The attention backend takes any request with its whole prompt computed for one that decodes a single token. A
@@ -31,6 +34,10 @@ from seqshift.cpu_bed.ranks import RankContext
 ASCEND_PATH = Path(sys.prefix) / "ascend"
 ASCEND_SCHEDULER = "vllm_ascend.core.scheduler.AscendScheduler"
 MINIMUM_ROWS = 4
+# The least `max_seqlen_q` for which IPEX's attention cuts queries into the largest pieces (flash_attn_varlen in its
+# PagedAttentionKrnl.cpp), and where that stands among the arguments.
+LONG_QUERY = 768
+MAX_SEQLEN_Q = 6
 # What the CPU engine ignores and the hooks read.
 TORCHAIR = {"torchair_graph_config": {"enabled": True, "graph_batch_sizes": [16]}}
 
@@ -59,6 +66,7 @@ def warm() -> None:
 def patch() -> None:
     """Makes the changes named above."""
     import torch
+    from intel_extension_for_pytorch.llm.modules import PagedAttention
     from vllm.config import ParallelConfig
     from vllm.engine.arg_utils import EngineArgs
     from vllm.platforms.cpu import CpuPlatform
@@ -121,6 +129,16 @@ def patch() -> None:
         return changed
 
     TorchSDPAMetadataBuilderV1.reorder_batch = reorders_by_work
+
+    attention = PagedAttention.flash_attn_varlen_func.__func__
+
+    @classmethod
+    @functools.wraps(attention)
+    def cuts_alike(cls: type, *args: Any) -> None:
+        longest = max(args[MAX_SEQLEN_Q], LONG_QUERY)
+        attention(cls, *args[:MAX_SEQLEN_Q], longest, *args[MAX_SEQLEN_Q + 1 :])
+
+    PagedAttention.flash_attn_varlen_func = cuts_alike
 
     init_dp_group = ParallelConfig.stateless_init_dp_group
 
