@@ -24,6 +24,8 @@ from kv_rollout import MIB, SEQUENCES, STEPS_BETWEEN_CHECKS, Rollout, Size
 from seqshift.cpu_bed.ranks import Bed, RankContext
 
 REPEATS = 7
+# Rollouts of the smallest size, whose times differ most.
+SMALL_TIMES = 3
 # Larger than the last-level cache.
 FLUSH_BYTES = 256 << 20
 # Pause over plain copy from 16 MiB on; the published method is at 16 to 39 times.
@@ -47,7 +49,7 @@ def rank(ctx: RankContext, size: Size) -> dict:
         if after["plans"] > before["plans"]:
             pauses.append(after["pause_seconds"] - before["pause_seconds"])
 
-    group = Rollout(ctx, size, steps, size.tokens - steps - 1)
+    group = Rollout(ctx, size, steps, size.tokens - steps - 1, SMALL_TIMES if size.mib == 1 else 1)
     stats = group.hooked(seen, precopy=False)
     caches = group.llm.llm_engine.model_executor.driver_worker.worker.model_runner.kv_caches
     ids = torch.arange(1, 1 + size.tokens // size.block_tokens)

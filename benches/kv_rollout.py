@@ -32,12 +32,13 @@ class Size:
 
 @dataclass
 class Rollout:
-    """Two sequences of `size` on an engine of two ranks, which decode `steps` tokens from rank 0 on."""
+    """Two sequences of `size` on an engine of two ranks, which decode `steps` tokens from rank 0 on, `times` times."""
 
     ctx: RankContext
     size: Size
     steps: int
     prompt_tokens: int
+    times: int = 1
 
     def hooked(self, seen: Callable[[dict, dict], None], **settings: Any) -> dict[str, Any]:
         """Makes the engine and sends both sequences to the other rank at every check; the final `seqshift.stats()`.
@@ -69,7 +70,7 @@ class Rollout:
         def step(engine, original):
             nonlocal steps
             outputs = original(engine)
-            steps += 1
+            steps = steps % self.steps + 1
             if steps % STEPS_BETWEEN_CHECKS == 0 and steps < self.steps:
                 at_check()
             return outputs
@@ -88,11 +89,12 @@ class Rollout:
         original = LLMEngine.step
         LLMEngine.step = lambda engine: step(engine, original)
         try:
-            self.llm.generate(
-                self.prompts() if self.ctx.dp_rank == 0 else [],
-                SamplingParams(max_tokens=self.steps, ignore_eos=True, temperature=0.0, detokenize=False),
-                use_tqdm=False,
-            )
+            for _ in range(self.times):
+                self.llm.generate(
+                    self.prompts() if self.ctx.dp_rank == 0 else [],
+                    SamplingParams(max_tokens=self.steps, ignore_eos=True, temperature=0.0, detokenize=False),
+                    use_tqdm=False,
+                )
         finally:
             LLMEngine.step = original
 

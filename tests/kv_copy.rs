@@ -268,8 +268,13 @@ fn adjacent_blocks_cost_one_copy() {
     assert_eq!(cost(&stream, 0, &[3, 4, 5, 6, 7]), (1, 0));
     assert_eq!(cost(&stream, 0, &[9, 3, 4, 5, 1, 0]), (4, 0));
     assert_eq!(cost(&stream, 64, &[3, 4, 5, 6, 7]), (0, 1));
-    assert_eq!(cost(&stream, 64, &[3, 4, 5]), (3, 0));
+    assert_eq!(cost(&stream, 64, &[3, 4, 8]), (1, 1));
     assert_eq!(cost(&stream, 0, &[0, 2, 4, 6, 7, 8, 9]), (1, 1));
+    // Runs at even distances, of one length; the same block twice; runs that overlap.
+    assert_eq!(cost(&stream, 0, &[3, 4, 13, 14, 23, 24, 33]), (1, 1));
+    assert_eq!(cost(&stream, 0, &[3, 4, 13, 14, 15, 23, 24]), (3, 0));
+    assert_eq!(cost(&stream, 0, &[5, 5]), (2, 0));
+    assert_eq!(cost(&stream, 0, &[3, 4, 4, 5]), (2, 0));
     assert_eq!(cost(&stream, 0, &[63]), (1, 0));
 }
 

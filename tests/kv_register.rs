@@ -48,7 +48,8 @@ fn a_registered_cache_serves_until_dropped() {
     assert!(transfer.self_test(&ids, LONG).is_err());
     // SAFETY: the memory outlives the registrations.
     let registered = unsafe { register(&runtime, &layout) }.expect("the mock agrees");
-    assert_eq!(registered.len(), 4);
+    // Keys and values together, the views of one buffer, the third one by itself.
+    assert_eq!(registered.len(), 3);
     // A second engine in the process may have the same cache.
     // SAFETY: as above.
     let again = unsafe { register(&runtime, &layout) }.expect("the mock agrees");

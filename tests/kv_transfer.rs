@@ -30,6 +30,8 @@ struct Case {
     staging: u64,
     /// How each rank moves its blocks.
     ways: Vec<Option<Way>>,
+    /// Whether a rank has neighbours of one length in one buffer.
+    stacked: Vec<bool>,
     plan: Vec<Planned>,
 }
 
@@ -39,7 +41,8 @@ const BLOCKS: u64 = 64;
 fn cases() -> impl Strategy<Value = Case> {
     (2_u32..4).prop_flat_map(|ranks| {
         let one = (0..ranks, 1..ranks, 0_usize..8);
-        let lengths = proptest::collection::vec(1_u64..3000, 1..5);
+        let layer = (1_u64..3000, 1_usize..4).prop_map(|(length, count)| vec![length; count]);
+        let lengths = proptest::collection::vec(layer, 1..4).prop_map(|layers| layers.concat());
         let shuffle = Just((0..BLOCKS as u32).collect::<Vec<u32>>()).prop_shuffle();
         let ids = proptest::collection::vec(shuffle, ranks as usize);
         let plan = proptest::collection::vec(one, 0..7);
@@ -48,8 +51,12 @@ fn cases() -> impl Strategy<Value = Case> {
             proptest::sample::select(Way::ALL.to_vec()).prop_map(Some)
         ];
         let ways = proptest::collection::vec(way, ranks as usize);
+        let ways = (
+            ways,
+            proptest::collection::vec(any::<bool>(), ranks as usize),
+        );
         (Just(ranks), lengths, 4096_u64..40_000, plan, ids, ways).prop_map(
-            |(ranks, lengths, staging, moves, mut free, ways)| {
+            |(ranks, lengths, staging, moves, mut free, (ways, stacked))| {
                 let mut take = |rank: u32, count| {
                     let free = &mut free[rank as usize];
                     free.split_off(free.len() - count)
@@ -70,6 +77,7 @@ fn cases() -> impl Strategy<Value = Case> {
                     lengths,
                     staging,
                     ways,
+                    stacked,
                     plan,
                 }
             },
@@ -111,7 +119,11 @@ type Seen = (
 fn run(rank: &Rank, case: &Case, verify: bool) -> Seen {
     let stream = Stream::new(&rank.runtime).expect("a stream");
     let padding = u64::from(rank.rank) * 96;
-    let cache = Cache::new(&stream, rank.rank, BLOCKS, &case.lengths, padding);
+    let make = match case.stacked[rank.rank as usize] {
+        true => Cache::stacked,
+        false => Cache::new,
+    };
+    let cache = make(&stream, rank.rank, BLOCKS, &case.lengths, padding);
     let before = cache.read(&stream);
     let free = rank.runtime.memory().expect("it can be asked").free;
     let options = TransferOptions {
@@ -215,6 +227,7 @@ fn large_blocks() -> Case {
         lengths: vec![40_000, 8, 4096],
         staging: 8192,
         ways: vec![None; 2],
+        stacked: vec![false; 2],
         plan: vec![planned(0, 0), planned(1, 10), planned(0, 5)],
     }
 }

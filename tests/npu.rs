@@ -219,9 +219,10 @@ fn blocks_cross_between_two_devices() {
     pair(|rank, runtime, connect| {
         let communicator = connect();
         let stream = Stream::new(runtime).expect("a stream");
-        let lengths = [128 << 10, 64 << 10, 512];
-        let cache = Cache::new(&stream, rank, 512, &lengths, u64::from(rank) * 512);
-        let theirs = Cache::new(&stream, 1 - rank, 512, &lengths, u64::from(1 - rank) * 512);
+        // Keys and values of one stacked tensor, and two tensors of their own.
+        let lengths = [128 << 10, 128 << 10, 64 << 10, 512];
+        let make = |rank| Cache::stacked(&stream, rank, 512, &lengths, u64::from(rank) * 512);
+        let (cache, theirs) = (make(rank), make(1 - rank));
         let options = TransferOptions::new(runtime, 64 << 20, true);
         // SAFETY: the cache outlives the transfer.
         let mut transfer = unsafe { Transfer::new(runtime, cache.layout.clone(), 2, options) }

@@ -1,13 +1,12 @@
 /* Copies between scattered blocks of a cache and contiguous staging memory, as few copies as the block ids allow. */
 #include <stdbool.h>
+#include <stddef.h>
 
 #include "seqshift_cann.h"
 
 /* Limits of aclrtMemcpy2dAsync. */
 #define MAX_WIDTH 5000000u
 #define MAX_ROWS 5242880u
-/* Fewer rows are not worth a two-dimensional copy. */
-#define MIN_ROWS 4u
 
 typedef struct Copier {
     const SeqshiftSymbols *symbols;
@@ -38,7 +37,7 @@ static bool refuses2d(CannError code)
 /* Rows `pitch` bytes apart; one copy each where this CANN has no two-dimensional copy on the device. */
 static CannError copyRows(const Copier *to, char *block, size_t pitch, char *staging, size_t width, size_t rows)
 {
-    if (rows >= MIN_ROWS && width <= MAX_WIDTH && to->state->refused2d == 0) {
+    if (rows > 1 && width <= MAX_WIDTH && to->state->refused2d == 0) {
         bool gather = to->direction == SEQSHIFT_GATHER;
         CannError code =
             gather ? to->symbols->aclrtMemcpy2dAsync(staging, width, block, pitch, width, rows,
@@ -67,18 +66,33 @@ static CannError copyRows(const Copier *to, char *block, size_t pitch, char *sta
     return CANN_OK;
 }
 
-/* How many ids from the first on are evenly spaced, upwards; 1 if the second is not above the first. */
-static size_t evenRun(const uint32_t *ids, size_t count)
+/* How many blocks from the first on are one stretch of memory, upwards. */
+static size_t runOf(const uint32_t *ids, size_t count, bool dense)
 {
     size_t run = 1;
 
-    if (count < 2 || ids[1] <= ids[0]) {
-        return 1;
-    }
-    while (run < count && run < MAX_ROWS && ids[run] > ids[run - 1] && ids[run] - ids[run - 1] == ids[1] - ids[0]) {
+    while (dense && run < count && ids[run] > ids[run - 1] && ids[run] - ids[run - 1] == 1) {
         run++;
     }
     return run;
+}
+
+/* How many runs of `run` blocks, from the first on, begin at even distances, upwards. */
+static size_t evenRuns(const uint32_t *ids, size_t count, size_t run, bool dense)
+{
+    size_t rows = 1;
+
+    if (count < 2 * run || ids[run] < ids[0] || ids[run] - ids[0] < run) {
+        return 1;
+    }
+    for (const uint32_t *row = ids + run; rows < MAX_ROWS && (rows + 1) * run <= count; row += run) {
+        if (row[0] < row[-(ptrdiff_t)run] || row[0] - row[-(ptrdiff_t)run] != ids[run] - ids[0] ||
+            runOf(row, count - rows * run, dense) != run) {
+            break;
+        }
+        rows++;
+    }
+    return rows;
 }
 
 static bool inRange(const SeqshiftBlocks *cache, uint64_t begin, uint64_t length, const uint32_t *ids, size_t count,
@@ -101,6 +115,8 @@ CannError seqshiftCopyBlocks(const SeqshiftSymbols *symbols, const SeqshiftBlock
                              int32_t direction, CannStream stream, SeqshiftCopyState *state)
 {
     const Copier to = {symbols, stream, state, direction};
+    /* Adjacent blocks are one stretch of memory. */
+    const bool dense = cache->stride == length;
     char *at = staging;
 
     if (!inRange(cache, begin, length, ids, count, stagingBytes, direction)) {
@@ -108,21 +124,16 @@ CannError seqshiftCopyBlocks(const SeqshiftSymbols *symbols, const SeqshiftBlock
     }
     for (size_t i = 0; i < count;) {
         char *block = (char *)cache->base + ids[i] * cache->stride + begin;
-        size_t run = evenRun(ids + i, count - i);
-        uint64_t pitch = run > 1 ? (ids[i + 1] - ids[i]) * cache->stride : length;
-        CannError code;
+        size_t run = runOf(ids + i, count - i, dense);
+        size_t rows = evenRuns(ids + i, count - i, run, dense);
+        uint64_t pitch = rows > 1 ? (ids[i + run] - ids[i]) * cache->stride : run * length;
+        CannError code = copyRows(&to, block, pitch, at, run * length, rows);
 
-        /* Two ids are always evenly spaced; take them one by one, so that a longer run may begin at the second. */
-        if (pitch != length && run < MIN_ROWS) {
-            run = 1;
-        }
-        code = pitch == length ? copyBytes(&to, block, at, run * length)
-                               : copyRows(&to, block, pitch, at, length, run);
         if (code != CANN_OK) {
             return code;
         }
-        at += run * length;
-        i += run;
+        at += rows * run * length;
+        i += rows * run;
     }
     return CANN_OK;
 }

@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 use xxhash_rust::xxh3::Xxh3;
 
 use super::Direction;
-use super::items::{part, span};
+use super::items::span;
+use super::parts::{Part, parts};
 use super::schedule::{Chunk, Move, Round, rounds};
 use super::staging::{Lanes, Staging};
 use super::transfer::{ExchangeReport, MoveOutcome, Timings, Transfer};
@@ -226,25 +227,31 @@ impl<'a> Exchange<'a> {
                 .collect();
             let items = chunk.items().zip(&places);
             let staged = items.filter(|(_, place)| place.is_none());
-            for piece in staged.flat_map(|(item, _)| item) {
-                let progress = &mut all[piece.index];
-                if progress.error.is_some() {
-                    continue;
-                }
-                let part = part(&self.transfer.layout, piece, moves);
-                let at = staging
-                    .chunk(half, chunk)
-                    .wrapping_add(piece.offset as usize);
-                let room = piece.bytes() as usize;
-                // SAFETY: whoever made the transfer vouches for the cache; a piece lies within its
+            let staged: Vec<_> = staged
+                .flat_map(|(item, _)| item)
+                .filter(|piece| all[piece.index].error.is_none())
+                .collect();
+            let (layout, at) = (&self.transfer.layout, staging.chunk(half, chunk));
+            let mut copy = |part: &Part<'_>| {
+                let (at, blocks) = (at.wrapping_add(part.offset() as usize), part.blocks());
+                let room = blocks.bytes() as usize;
+                // SAFETY: whoever made the transfer vouches for the cache; a part lies within its
                 // chunk, whose half is not used again before this lane's event is waited for.
-                let result = unsafe {
+                unsafe {
                     self.transfer
                         .copier
-                        .copy(direction, &part, at, room, &lane.stream)
-                };
-                if let Err(error) = result {
-                    progress.fail(&text(direction, &error));
+                        .copy(direction, &blocks, at, room, &lane.stream)
+                }
+            };
+            for part in parts(layout, &staged, moves) {
+                if copy(&part).is_ok() {
+                    continue;
+                }
+                // Whose fault it is shows one by one; the same bytes twice do no harm.
+                for one in part.apart(layout, moves) {
+                    if let Err(error) = copy(&one) {
+                        all[one.pieces[0].index].fail(&text(direction, &error));
+                    }
                 }
             }
             for (item, place) in chunk.items().zip(places) {

@@ -4,8 +4,8 @@
 
 use std::fmt::Write as _;
 
-use super::blocks::BlockPart;
 use super::cost::{self, Means, Strategy};
+use super::parts::parts;
 use super::runs;
 use super::schedule::{Chunk, Cut, Move, rounds};
 use super::{DType, Format, KvLayout, LayoutError, SubCache};
@@ -81,7 +81,7 @@ pub const PATHS: [Path; 4] = [
 /// How the blocks of a sequence lie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Placement {
-    /// No two of them adjacent or evenly spaced: a cache that has been in use.
+    /// In no order that a copy could use: a cache that has been in use.
     Scattered,
     /// All adjacent: a fresh cache.
     Adjacent,
@@ -153,9 +153,8 @@ fn layout(setting: &Setting, blocks: u64) -> Result<KvLayout, LayoutError> {
 fn ids(placement: Placement, blocks: u64) -> Vec<u32> {
     let id = |index: u64| match placement {
         Placement::Adjacent => index,
-        // Pairs in turn from both ends of even numbers: no three are evenly spaced.
-        Placement::Scattered if index.is_multiple_of(2) => index,
-        Placement::Scattered => 2 * blocks - 1 - index,
+        // Each below the one before: no copy takes two of them.
+        Placement::Scattered => 2 * (blocks - 1 - index),
     };
     (0..blocks).map(|index| id(index) as u32).collect()
 }
@@ -197,7 +196,7 @@ pub fn forecast(
     let mut stages = Vec::new();
     for round in rounds(&layout, cut, 2, 0, &moves, &[]) {
         for chunk in &round.sends {
-            let copied = copies(&layout, chunk, &ids, means, &mut made);
+            let copied = copies(&layout, chunk, &moves, means, &mut made);
             let fetched = if verify {
                 cost::transfer(chunk.length, HOST_RATE)
             } else {
@@ -223,15 +222,17 @@ pub fn forecast(
 }
 
 /// Time to copy a chunk between cache and staging memory, by the strategies that are chosen.
-fn copies(layout: &KvLayout, chunk: &Chunk, ids: &[u32], means: Means, made: &mut Forecast) -> u64 {
+fn copies(
+    layout: &KvLayout,
+    chunk: &Chunk,
+    moves: &[Move<'_>],
+    means: Means,
+    made: &mut Forecast,
+) -> u64 {
     let mut nanos = 0;
-    for piece in &chunk.pieces {
-        let part = BlockPart {
-            cache: &layout.sub_caches()[piece.sub_cache],
-            ids: &ids[piece.blocks.clone()],
-            range: piece.range.clone(),
-        };
-        let choice = cost::choose(&runs::job(&part), means);
+    let pieces: Vec<_> = chunk.pieces.iter().collect();
+    for part in parts(layout, &pieces, moves) {
+        let choice = cost::choose(&runs::job(&part.blocks()), means);
         nanos += choice.nanos;
         made.parts += 1;
         let known = made

@@ -1,26 +1,13 @@
 //! What is sent at once, and where it lies: in staging memory, or still in the cache.
 
 use super::schedule::{Move, Piece};
-use super::{BlockPart, KvLayout, Transfer};
+use super::{BlockPart, Transfer};
 use crate::device::Stream;
 
 /// First byte, in the chunk, and length of an item.
 pub(super) fn span(item: &[Piece]) -> (u64, u64) {
     let offset = item.first().map_or(0, |piece| piece.offset);
     (offset, item.iter().map(Piece::bytes).sum())
-}
-
-/// A piece as blocks of its sub-cache.
-pub(super) fn part<'a>(
-    layout: &'a KvLayout,
-    piece: &Piece,
-    moves: &'a [Move<'_>],
-) -> BlockPart<'a> {
-    BlockPart {
-        cache: &layout.sub_caches()[piece.sub_cache],
-        ids: &moves[piece.index].blocks[piece.blocks.clone()],
-        range: piece.range.clone(),
-    }
 }
 
 impl Transfer {
@@ -34,7 +21,11 @@ impl Transfer {
         stream: &Stream,
     ) -> Option<*mut u8> {
         let [piece] = item else { return None };
-        let part = part(&self.layout, piece, moves);
+        let part = BlockPart {
+            cache: &self.layout.sub_caches()[piece.sub_cache],
+            ids: &moves[piece.index].blocks[piece.blocks.clone()],
+            range: piece.range.clone(),
+        };
         let direct = !failed(piece.index) && self.copier.leaves_in_place(&part, stream);
         direct.then(|| {
             let block = u64::from(part.ids[0]) * part.cache.stride;

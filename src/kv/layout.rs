@@ -38,6 +38,30 @@ impl SubCache {
         }
     }
 
+    /// Address of the end of the last block.
+    pub(super) fn end(&self) -> u64 {
+        self.base + (self.blocks - 1) * self.stride + self.length
+    }
+
+    /// Takes in what follows in the same memory, whole blocks apart; which block it begins at.
+    fn take(&mut self, next: &Self) -> Option<u32> {
+        let alike = (self.stride, self.length, self.dtype, self.format)
+            == (next.stride, next.length, next.dtype, next.format);
+        // Both have been checked: no sum here leaves the address space.
+        let same_memory = next.base >= self.end() && next.end() <= self.base + self.extent;
+        if !alike || !same_memory || self.stride < self.length {
+            return None;
+        }
+        let distance = next.base - self.base;
+        let first = u32::try_from(distance / self.stride).ok()?;
+        let blocks = u64::from(first) + next.blocks;
+        if !distance.is_multiple_of(self.stride) || blocks > u64::from(u32::MAX) {
+            return None;
+        }
+        self.blocks = blocks;
+        Some(first)
+    }
+
     /// Names the field that is impossible.
     fn check(&self) -> Result<(), (&'static str, u64, String)> {
         let at_least_one = || "at least 1".to_owned();
@@ -104,6 +128,9 @@ pub struct LayoutError {
 pub struct KvLayout {
     layers: Vec<usize>,
     sub_caches: Vec<SubCache>,
+    stacks: Vec<SubCache>,
+    /// Of each sub-cache: its stack, and its block 0 there.
+    places: Vec<(usize, u32)>,
     blocks: u64,
     block_bytes: u64,
 }
@@ -136,7 +163,10 @@ impl KvLayout {
         }
         let lengths = layers.iter().map(Vec::len).collect();
         let sub_caches: Vec<_> = layers.into_iter().flatten().collect();
+        let (stacks, places) = stacks(&sub_caches);
         Ok(Self {
+            stacks,
+            places,
             layers: lengths,
             blocks: sub_caches
                 .iter()
@@ -151,6 +181,17 @@ impl KvLayout {
     /// All sub-caches, layer by layer: the canonical order.
     pub fn sub_caches(&self) -> &[SubCache] {
         &self.sub_caches
+    }
+
+    /// The sub-caches, those that lie in one memory, whole blocks apart, as one: keys and values of a
+    /// stacked tensor.
+    pub(super) fn stacks(&self) -> &[SubCache] {
+        &self.stacks
+    }
+
+    /// The stack that a sub-cache is part of, and which of its blocks is the sub-cache's block 0.
+    pub(super) fn place(&self, sub_cache: usize) -> (usize, u32) {
+        self.places[sub_cache]
     }
 
     /// Number of blocks that all sub-caches have.
@@ -183,6 +224,20 @@ impl KvLayout {
             layers: layers.collect(),
         }
     }
+}
+
+/// Neighbouring sub-caches as one wherever they can be; of each its stack, and its block 0 there.
+fn stacks(sub_caches: &[SubCache]) -> (Vec<SubCache>, Vec<(usize, u32)>) {
+    let mut stacks: Vec<SubCache> = Vec::new();
+    let mut places = Vec::with_capacity(sub_caches.len());
+    for cache in sub_caches {
+        let first = stacks.last_mut().and_then(|stack| stack.take(cache));
+        if first.is_none() {
+            stacks.push(cache.clone());
+        }
+        places.push((stacks.len() - 1, first.unwrap_or_default()));
+    }
+    (stacks, places)
 }
 
 /// What two ranks must have in common. Addresses, strides and numbers of blocks may differ.

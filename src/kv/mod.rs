@@ -7,6 +7,7 @@ mod exchange;
 pub mod forecast;
 mod items;
 mod layout;
+mod parts;
 mod registration;
 mod runs;
 pub mod schedule;

@@ -20,7 +20,7 @@ pub unsafe fn register(
     layout: &KvLayout,
 ) -> Result<Vec<Registration>, DeviceError> {
     let mut registrations = Vec::new();
-    for (start, end) in ranges(layout.sub_caches()) {
+    for (start, end) in ranges(layout.stacks()) {
         let pointer = std::ptr::with_exposed_provenance_mut(start as usize);
         // SAFETY: the caller vouches for the memory.
         let registration = unsafe { Registration::new(runtime, pointer, (end - start) as usize) }?;
@@ -32,10 +32,9 @@ pub unsafe fn register(
 /// The memory of all blocks as disjoint ranges of addresses. Ranges that only touch stay apart:
 /// they may be different allocations.
 fn ranges(sub_caches: &[SubCache]) -> Vec<(u64, u64)> {
-    let end = |cache: &SubCache| cache.base + (cache.blocks - 1) * cache.stride + cache.length;
     let mut all: Vec<_> = sub_caches
         .iter()
-        .map(|cache| (cache.base, end(cache)))
+        .map(|cache| (cache.base, cache.end()))
         .collect();
     all.sort_unstable();
     let mut merged: Vec<(u64, u64)> = Vec::new();

@@ -3,12 +3,10 @@
 use super::blocks::BlockPart;
 use super::cost::Job;
 
-/// As in `cann_shim/src/copy.c`: fewer rows are not worth a two-dimensional copy.
-const MIN_ROWS: usize = 4;
-/// As there: the longest row of a two-dimensional copy, bytes.
+/// As in `cann_shim/src/copy.c`: the longest row of a two-dimensional copy, bytes.
 const MAX_WIDTH: u64 = 5_000_000;
 
-/// The terms of the cost model for a part of some blocks.
+/// The terms of the cost model for a part of some blocks: as `cann_shim/src/copy.c` copies them.
 pub(super) fn job(part: &BlockPart<'_>) -> Job {
     let (ids, stride) = (part.ids, part.cache.stride);
     let length = part.range.end.saturating_sub(part.range.start);
@@ -20,29 +18,19 @@ pub(super) fn job(part: &BlockPart<'_>) -> Job {
         rows: 0,
         unit: unit(part),
     };
+    let dense = stride == length;
     let mut at = 0;
     while at < ids.len() {
-        let run = even_run(&ids[at..]);
-        let step = if run > 1 {
-            u64::from(ids[at + 1] - ids[at])
-        } else {
-            0
-        };
-        if run > 1 && step * stride == length {
-            job.runs += 1;
-            job.singles += 1;
-            at += run;
-        } else if run >= MIN_ROWS && length <= MAX_WIDTH {
-            job.runs += run as u64;
+        let run = run(&ids[at..], dense);
+        let rows = even_runs(&ids[at..], run, dense);
+        job.runs += rows as u64;
+        if rows > 1 && run as u64 * length <= MAX_WIDTH {
             job.spaced += 1;
-            job.rows += run as u64;
-            at += run;
+            job.rows += rows as u64;
         } else {
-            // One by one, so that a longer run may begin at the second.
-            job.runs += 1;
-            job.singles += 1;
-            at += 1;
+            job.singles += rows as u64;
         }
+        at += rows * run;
     }
     job
 }
@@ -54,14 +42,34 @@ pub(super) fn is_one_run(part: &BlockPart<'_>) -> bool {
     part.ids.len() == 1 || (part.cache.stride == length && part.ids.windows(2).all(adjacent))
 }
 
-/// How many ids from the first on are evenly spaced, upwards.
-fn even_run(ids: &[u32]) -> usize {
-    let [first, second, ..] = ids else { return 1 };
-    let Some(step) = second.checked_sub(*first).filter(|step| *step > 0) else {
+/// How many blocks from the first on are one stretch of memory, upwards.
+fn run(ids: &[u32], dense: bool) -> usize {
+    let adjacent = |pair: &&[u32]| pair[1].checked_sub(pair[0]) == Some(1);
+    1 + ids
+        .windows(2)
+        .take_while(|pair| dense && adjacent(pair))
+        .count()
+}
+
+/// How many runs of that many blocks, from the first on, begin at even distances, upwards.
+fn even_runs(ids: &[u32], length: usize, dense: bool) -> usize {
+    let starts = || {
+        (0..)
+            .map(|row| row * length)
+            .take_while(|at| at + length <= ids.len())
+    };
+    let step = |(before, at): (usize, usize)| ids[at].checked_sub(ids[before]);
+    let steps = || starts().zip(starts().skip(1));
+    let Some(first) = steps().next().and_then(step) else {
         return 1;
     };
-    let even = |pair: &&[u32]| pair[1].checked_sub(pair[0]) == Some(step);
-    1 + ids.windows(2).take_while(even).count()
+    if (first as usize) < length {
+        return 1;
+    }
+    let even = |(before, at): &(usize, usize)| {
+        step((*before, *at)) == Some(first) && run(&ids[*at..], dense) == length
+    };
+    1 + steps().take_while(even).count()
 }
 
 /// The longest row, in bytes, of which the whole cache consists, seen from its base, and whose

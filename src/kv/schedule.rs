@@ -1,8 +1,9 @@
 //! Which bytes travel in which round. Both ends of a move derive the same from what they both know:
 //! the layout, the number of ranks, the staging memory and the number of blocks of each move.
 //!
-//! The moves from one rank to another form one stream of bytes: move after move, in each sub-cache
-//! after sub-cache in canonical order, in each block after block. The stream is cut into chunks of
+//! The moves from one rank to another form one stream of bytes: sub-cache after sub-cache in
+//! canonical order, in each move after move, in each block after block; so blocks that lie near each
+//! other in a cache are neighbours, whichever move they belong to. The stream is cut into chunks of
 //! one fixed size. Peers are taken in groups by their distance, `(to - from) mod ranks`; within a
 //! group, round `k` carries the `k`-th chunk of every pair that has one. All ranks go through
 //! groups and rounds in the same order, so a rank that waits for a peer waits for one that is
@@ -152,8 +153,8 @@ fn chunks(layout: &KvLayout, size: u64, peer: u32, lane: u32, moves: &[Move<'_>]
         lane,
         chunks: Vec::new(),
     };
-    for (index, one) in moves.iter().enumerate().filter(|(_, one)| one.peer == peer) {
-        for (sub_cache, cache) in layout.sub_caches().iter().enumerate() {
+    for (sub_cache, cache) in layout.sub_caches().iter().enumerate() {
+        for (index, one) in moves.iter().enumerate().filter(|(_, one)| one.peer == peer) {
             cutter.add(index, sub_cache, one.blocks.len(), cache.length);
         }
     }
