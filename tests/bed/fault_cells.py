@@ -286,6 +286,9 @@ def copying(rank: int, shard: int) -> Iterator[Cell]:
 
 
 STREAMS = ("aclrtRecordEvent", "aclrtSynchronizeEventWithTimeout")
+# That of a kernel's index, of one and of two dimensions. Instead of a kernel there are copies; one for several moves
+# that is refused is made anew move by move. A move fails with the third refusal at the latest.
+COPIES_OF_BLOCKS, REFUSALS = "aclrtMemcpy*", 3
 BREAKS = Mock("HcclBatchSendRecv", Action.RETURN, HCCL_INTERNAL)
 
 
@@ -296,17 +299,22 @@ def transfer(rank: int, shard: int) -> Iterator[Cell]:
         return Cell(step, fault, rank, shard, rules, ON, counter)
 
     for name, first, count in (("", 1, 1), (", later", 5, 1), (", always", 1, FOR_EVER)):
-        for symbol in ("aclrtMemcpyAsync", *STREAMS):
+        for symbol in STREAMS:
             yield cell(f"{symbol} fails{name}", Mock(symbol, Action.RETURN, ACL_INTERNAL, first, count))
+        refused = Mock(COPIES_OF_BLOCKS, Action.RETURN, ACL_INTERNAL, first, count and REFUSALS)
+        yield cell(f"copies are refused{name}", refused)
         batch = "HcclBatchSendRecv"
         yield cell(f"{batch} fails{name}", Mock(batch, Action.RETURN, HCCL_INTERNAL, first, count))
         yield cell(f"{batch}: the link fails{name}", Mock(batch, Action.FAIL_TASK, ACL_INTERNAL, first, count))
         yield cell(f"{batch}: a wrong byte{name}", Mock(batch, Action.CORRUPT, 7, first, count))
     for first in (1, 2, 9):
         late = f" (call {first})"
-        out = Mock("aclrtMemcpyAsync", Action.RETURN, ACL_OUT_OF_MEMORY, first)
+        out = Mock(COPIES_OF_BLOCKS, Action.RETURN, ACL_OUT_OF_MEMORY, first, REFUSALS)
         yield cell(f"no device memory for a copy{late}", out)
         yield cell(f"a copy fails in its stream{late}", Mock("aclrtMemcpyAsync", Action.FAIL_TASK, ACL_INTERNAL, first))
+    for symbol in ("aclrtMemcpyAsync", "aclrtMemcpy2dAsync"):
+        yield cell(f"{symbol} is refused once", Mock(symbol, Action.RETURN, ACL_INTERNAL), counter=None)
+        yield cell(f"{symbol} fails in its stream", Mock(symbol, Action.FAIL_TASK, ACL_INTERNAL))
     yield cell("a transfer stalls", Mock("HcclBatchSendRecv", Action.STALL))
     yield cell("a copy stalls", Mock("aclrtMemcpyAsync", Action.STALL))
     yield cell("a transfer is slow", Mock("HcclBatchSendRecv", Action.DELAY, 1200), counter=None)
