@@ -1,5 +1,6 @@
-//! What holds for every plan: sequences are neither lost nor doubled, slots and
-//! free blocks suffice (for waiting requests beside all that wait at the destination), the
+//! What holds for every plan: sequences are neither lost nor doubled, slots and free
+//! blocks suffice (beside all that wait at the destination and cannot move, and for
+//! waiting requests beside all that wait there), the
 //! order of the ranks does not matter, and a plan leaves nothing for a second one.
 
 #[path = "planner/applied.rs"]
@@ -37,6 +38,11 @@ fn load(shape: Shape) -> impl Strategy<Value = RankLoad> {
         shape.prompt..=shape.prompt
     };
     let waiting = prop::collection::vec(prompt, 0..=shape.waiting as usize);
+    // In groups with waiting requests, some ranks have such as cannot move.
+    let most = if shape.waiting > 0 { 4 } else { 0 };
+    let pinned = prop::collection::vec(1..=4u32, 0..=most);
+    let pinned = (prop::bool::weighted(0.3), pinned)
+        .prop_map(|(some, pinned)| if some { pinned } else { Vec::new() });
     let (free, blocks) = if shape.limited {
         (0.7, 0..60u64)
     } else {
@@ -44,12 +50,13 @@ fn load(shape: Shape) -> impl Strategy<Value = RankLoad> {
     };
     (
         prop::collection::vec(sequence, 0..24),
-        waiting,
+        (waiting, pinned),
         prop::option::weighted(free, blocks),
         prop::option::weighted(0.3, 0..12u32),
         prop::bool::weighted(0.1),
     )
-        .prop_map(move |(sequences, waiting, free_kv_blocks, slots, idle)| {
+        .prop_map(move |(sequences, queue, free_kv_blocks, slots, idle)| {
+            let (waiting, pinned_waiting) = queue;
             let sequences = if idle { Vec::new() } else { sequences };
             let running = sequences.len() as u32;
             RankLoad {
@@ -57,6 +64,7 @@ fn load(shape: Shape) -> impl Strategy<Value = RankLoad> {
                 running,
                 waiting: waiting.len() as u32,
                 waiting_kv_blocks: Some(waiting),
+                pinned_waiting,
                 free_kv_blocks,
                 max_num_seqs: slots.map(|slots| running + slots),
                 sequences: Some(sequences),
@@ -156,15 +164,20 @@ proptest! {
             };
             // Running sequences fit while the source still has its own ones ...
             let (count, blocks) = arrived(true);
-            prop_assert!(count == 0 || before.running + count <= slots);
-            prop_assert!(before.free_kv_blocks.is_none_or(|free| blocks <= free));
+            let pinned: u64 = before.pinned_waiting.iter().copied().map(u64::from).sum();
+            let stay = before.running + before.pinned_waiting.len() as u32;
+            prop_assert!(count == 0 || stay + count <= slots);
+            let fits = |free: u64| blocks + pinned <= free;
+            prop_assert!(count == 0 || before.free_kv_blocks.is_none_or(fits));
             // ... and waiting requests once all of them are where they go, behind those that
             // waited there before.
             let queue = after.waiting_kv_blocks.iter().flatten();
             let blocks: u64 = queue.map(|&size| u64::from(size)).sum();
             let none = arrived(false).0 == 0;
-            prop_assert!(none || after.running + after.waiting <= slots);
-            prop_assert!(none || after.free_kv_blocks.is_none_or(|free| blocks <= free));
+            let stay = after.running + after.pinned_waiting.len() as u32;
+            prop_assert!(none || stay + after.waiting <= slots);
+            let fits = |free: u64| blocks + pinned <= free;
+            prop_assert!(none || after.free_kv_blocks.is_none_or(fits));
             prop_assert!(after.running <= u32::max(slots, before.running));
         }
         for m in plan.moves.iter().filter(|m| m.needs_kv) {
@@ -188,7 +201,8 @@ proptest! {
 }
 
 /// A plan names pins only where a running sequence is pinned, and where lifting them (and KV,
-/// if that is named too) serves more requests or reaches a lower gear.
+/// if that is named too) serves more requests or reaches a lower gear. Waiting requests can
+/// all move here: lifting their pins would also place them anew.
 #[test]
 fn pins_are_named_only_where_they_block() {
     let mut runner = TestRunner::deterministic();
@@ -197,6 +211,7 @@ fn pins_are_named_only_where_they_block() {
         let shape = shapes().new_tree(&mut runner).unwrap().current();
         let mut loads = loads(shape).new_tree(&mut runner).unwrap().current();
         for load in &mut loads {
+            load.pinned_waiting.clear();
             // In half of the groups three of four, so that some ranks must keep too many.
             for (sequence, index) in load.sequences.iter_mut().flatten().zip(0..) {
                 sequence.movable = case % 2 == 0 || (index + load.rank) % 4 == 0;

@@ -111,6 +111,7 @@ fn rank_load((rank, (load, detail)): (u32, (&Load, &Detail))) -> RankLoad {
         running: detail.running.len() as u32,
         waiting: detail.waiting_blocks.len() as u32,
         waiting_kv_blocks: Some(detail.waiting_blocks.clone()),
+        pinned_waiting: detail.pinned_waiting_blocks.clone(),
         free_kv_blocks: Some(u64::from(detail.free_kv_blocks)),
         max_num_seqs: Some(load.max_num_seqs),
         sequences: Some(detail.running.iter().map(sequence).collect()),

@@ -331,6 +331,60 @@ fn a_destination_serves_its_own_queue_first() {
     assert_eq!(got.moved(), 1);
 }
 
+/// A rank with running sequences of 10 blocks and waiting requests that cannot move.
+fn pinned(rank_: u32, running: u32, pinned: &[u32], free: u64, slots: u32) -> RankLoad {
+    RankLoad {
+        pinned_waiting: pinned.to_vec(),
+        max_num_seqs: Some(slots),
+        ..rank(rank_, running, 0, Some(free))
+    }
+}
+
+#[test]
+fn waiting_requests_that_cannot_move_have_their_room() {
+    let gears = [16, 8, 4];
+    // Slots for two and blocks for one more: each for its own.
+    let mut full = queue(1, 8, 3, 0);
+    full.max_num_seqs = Some(8);
+    let slots = [pinned(0, 2, &[1, 1], 99, 4), full.clone()];
+    assert!(planned(&gears, None, &slots).is_empty());
+    let slots = [pinned(0, 2, &[1], 99, 4), full.clone()];
+    assert_eq!(planned(&gears, None, &slots).moved(), 1);
+    let blocks = [pinned(0, 2, &[3, 3], 7, 9), full.clone()];
+    assert!(planned(&gears, None, &blocks).is_empty());
+    let blocks = [pinned(0, 2, &[3, 3], 8, 9), full];
+    assert_eq!(planned(&gears, None, &blocks).moved(), 1);
+    // Running sequences find no room there either, and would raise the gear later on.
+    let running = [pinned(0, 2, &[1; 6], 99, 16), rank(1, 12, 0, None)];
+    assert!(planned(&gears, None, &running).is_empty());
+    let running = [pinned(0, 2, &[1; 2], 99, 16), rank(1, 12, 0, None)];
+    assert_eq!(planned(&gears, None, &running).moved(), 4);
+    let running = [pinned(0, 2, &[30, 30], 99, 16), rank(1, 12, 0, None)];
+    assert!(planned(&gears, None, &running).is_empty());
+}
+
+#[test]
+fn what_leaves_is_replaced_by_what_waits() {
+    let gears = [16, 8, 4];
+    // One less of nine would lower the gear until one of those that wait comes.
+    let refilled = [pinned(0, 9, &[1; 3], 0, 9), rank(1, 5, 0, None)];
+    let got = planned(&gears, None, &refilled);
+    assert_eq!((got.moved(), got.gear_before, got.gear_after), (0, 16, 16));
+    // With room for all twelve in two gears of eight, the four are moved.
+    let room = [pinned(0, 9, &[1; 3], 0, 9), rank(1, 1, 0, None)];
+    let got = planned(&gears, None, &room);
+    assert_eq!((got.moved(), got.gear_before, got.gear_after), (4, 16, 8));
+    // A rank that may never run more than four keeps no other from a gear of eight.
+    let small = [
+        pinned(0, 4, &[1; 10], 0, 4),
+        rank(1, 12, 0, None),
+        rank(2, 1, 0, None),
+    ];
+    let got = planned(&gears, None, &small);
+    assert_eq!((got.moved(), got.gear_after), (4, 8));
+    assert!(got.moves.iter().all(|m| (m.from, m.to) == (1, 2)));
+}
+
 #[test]
 fn contradictory_input_is_refused() {
     let gears = Gears::new(&[4]).unwrap();

@@ -6,6 +6,7 @@ use super::error::PlanError;
 use super::load::{RankLoad, SequenceLoad};
 use super::planner::Options;
 use super::state::State;
+use super::waiting::sum;
 
 /// No limit on KV blocks.
 pub(super) const UNLIMITED: u64 = u64::MAX;
@@ -17,7 +18,12 @@ pub(super) struct Group<'a> {
     pub(super) loads: Vec<&'a RankLoad>,
     /// What has moved since; all that follows is as it is then.
     moved: Option<&'a State<'a>>,
+    /// Running sequences, and waiting requests that cannot move: they run as soon as
+    /// there is room, so to everybody else they are sequences that cannot move.
     pub(super) running: Vec<u32>,
+    /// The most that can run at once. `running` is more where requests that cannot move
+    /// wait for room: what leaves such a rank makes room for them.
+    pub(super) most: Vec<u32>,
     pub(super) waiting: Vec<u32>,
     /// Blocks of each waiting request; `None` for one each.
     pub(super) requests: Vec<Option<Cow<'a, [u32]>>>,
@@ -25,6 +31,8 @@ pub(super) struct Group<'a> {
     pub(super) slots: Vec<u32>,
     /// KV blocks for arrivals, [`UNLIMITED`] when not a limit.
     pub(super) free: Vec<u64>,
+    /// KV blocks that waiting requests that cannot move need beyond the free ones.
+    pub(super) owed: Vec<u64>,
     pub(super) movable: Vec<u32>,
     /// Smallest and largest block count of a movable sequence.
     pub(super) sizes: Option<(u32, u32)>,
@@ -51,21 +59,32 @@ impl<'a> Group<'a> {
             movable.push(check(load, &mut sizes)?);
         }
         let limit = options.max_num_seqs.unwrap_or(u32::MAX);
+        let slots = |load: &RankLoad| load.max_num_seqs.unwrap_or(limit);
+        let pinned = |load: &RankLoad| sum(&load.pinned_waiting);
+        let free = |load: &RankLoad| match load.free_kv_blocks {
+            Some(free) => free.saturating_sub(pinned(load)),
+            None => UNLIMITED,
+        };
+        let owed = |load: &RankLoad| match load.free_kv_blocks {
+            Some(free) => pinned(load).saturating_sub(free),
+            None => 0,
+        };
+        let running = |load: &RankLoad| {
+            load.running
+                .saturating_add(load.pinned_waiting.len() as u32)
+        };
+        let most = |load: &RankLoad| slots(load).max(load.running);
         Ok(Self {
-            running: loads.iter().map(|load| load.running).collect(),
+            running: loads.iter().map(|load| running(load)).collect(),
+            most: loads.iter().map(|load| most(load)).collect(),
             waiting: loads.iter().map(|load| load.waiting).collect(),
             requests: loads
                 .iter()
                 .map(|load| load.waiting_kv_blocks.as_deref().map(Cow::from))
                 .collect(),
-            slots: loads
-                .iter()
-                .map(|load| load.max_num_seqs.unwrap_or(limit))
-                .collect(),
-            free: loads
-                .iter()
-                .map(|load| load.free_kv_blocks.unwrap_or(UNLIMITED))
-                .collect(),
+            slots: loads.iter().map(|load| slots(load)).collect(),
+            free: loads.iter().map(|load| free(load)).collect(),
+            owed: loads.iter().map(|load| owed(load)).collect(),
             movable,
             sizes,
             loads,

@@ -21,6 +21,9 @@ pub struct RankLoad {
     /// KV blocks that each waiting request needs, in queue order; one each when
     /// `None`.
     pub waiting_kv_blocks: Option<Vec<u32>>,
+    /// KV blocks that each further waiting request needs, of those that cannot move and
+    /// are not among `waiting`. They run here as soon as they find room.
+    pub pinned_waiting: Vec<u32>,
     /// KV blocks that this rank may give to its waiting and to arriving requests, in
     /// this order; the caller has already kept room for growth. `None`: not a limit.
     pub free_kv_blocks: Option<u64>,

@@ -86,7 +86,9 @@ pub(super) fn plan_once(group: &Group, gears: &Gears, options: &Options) -> Roun
         .zip(&home)
         .map(|(&a, &b)| a + b)
         .collect();
-    let gear_before = gears.gear_of(before.iter().copied().max().unwrap_or(0));
+    let at_once = before.iter().zip(&group.most);
+    let highest = at_once.map(|(&before, &most)| before.min(most)).max();
+    let gear_before = gears.gear_of(highest.unwrap_or(0));
     let nothing = |lower_bound: u32, reasons: Vec<Reason>| Round {
         plan: Plan {
             gear_before,

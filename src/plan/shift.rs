@@ -86,7 +86,7 @@ impl<'a> Seats<'a> {
         }
     }
 
-    /// The most sequences that any rank runs.
+    /// The most sequences that any rank runs at once.
     pub(super) fn highest(&self) -> u32 {
         let tied = self
             .placed
@@ -94,13 +94,24 @@ impl<'a> Seats<'a> {
             .iter()
             .map(|&rank| self.active[rank] + 1)
             .max();
-        self.active.iter().copied().max().max(tied).unwrap_or(0)
+        let at_once = self.active.iter().zip(&self.group.most);
+        let highest = at_once.map(|(&active, &most)| active.min(most)).max();
+        highest.max(tied).unwrap_or(0)
+    }
+
+    /// Sequences of `active` on a rank that must leave it for `gear`.
+    fn above(&self, rank: usize, active: u32, gear: u32) -> u32 {
+        match self.group.most[rank] <= gear {
+            true => 0,
+            false => active.saturating_sub(gear),
+        }
     }
 
     /// Sequences above `gear` on all ranks, without the open ones.
     fn excess(&self, gear: u32) -> usize {
-        let excess = |&active: &u32| active.saturating_sub(gear) as usize;
-        self.active.iter().map(excess).sum()
+        let active = self.active.iter().enumerate();
+        let above = active.map(|(rank, &active)| self.above(rank, active, gear) as usize);
+        above.sum()
     }
 
     /// Sequences of `size` blocks that a rank can take, at most `most`.
@@ -124,7 +135,7 @@ impl<'a> Seats<'a> {
     fn choose(&self, gear: u32, size: u64, limits: Limits, most: u32) -> Option<Choice> {
         let mut slack: i64 = 0;
         for (rank, &active) in self.active.iter().enumerate() {
-            let excess = active.saturating_sub(gear);
+            let excess = self.above(rank, active, gear);
             if limits.pins && excess > self.group.movable[rank] {
                 return None;
             }
@@ -323,7 +334,7 @@ impl<'a> Seats<'a> {
                 .iter()
                 .filter(|&&giver| giver as usize == rank)
                 .count() as u32;
-            let leaving = active.saturating_sub(gear) + given;
+            let leaving = self.above(rank, active, gear) + given;
             if leaving > 0 {
                 let start = items.len();
                 smallest.take(self.group, rank, leaving, &mut items)?;
@@ -392,7 +403,12 @@ impl Smallest {
                 source,
                 index,
             }));
-            return (count <= running).then_some(());
+            let most = if self.pins {
+                group.movable[rank]
+            } else {
+                running
+            };
+            return (count <= most).then_some(());
         };
         let count = count as usize;
         let listed = (0u32..).zip(&*sequences);

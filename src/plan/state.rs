@@ -286,7 +286,7 @@ impl<'a> State<'a> {
         let back = if credited { self.given[rank] } else { 0 };
         match self.before.free[rank] {
             UNLIMITED => UNLIMITED,
-            free => (free + back).saturating_sub(self.received[rank]),
+            free => (free + back).saturating_sub(self.received[rank] + self.before.owed[rank]),
         }
     }
 

@@ -197,8 +197,13 @@ impl Engine for PyEngine {
 
     fn detail(&mut self) -> Result<Detail> {
         self.call(|_, adapter| {
-            let (running, waiting_blocks, free_kv_blocks): (Vec<(Option<Key>, u32, bool)>, _, _) =
-                adapter.call_method0("detail")?.extract()?;
+            type Running = Vec<(Option<Key>, u32, bool)>;
+            let (running, waiting_blocks, pinned_waiting_blocks, free_kv_blocks): (
+                Running,
+                _,
+                _,
+                _,
+            ) = adapter.call_method0("detail")?.extract()?;
             let one = |(key, kv_blocks, movable): (Option<Key>, u32, bool)| SequenceDetail {
                 key: key.map(key_of),
                 kv_blocks,
@@ -208,6 +213,7 @@ impl Engine for PyEngine {
             Ok(Detail {
                 running,
                 waiting_blocks,
+                pinned_waiting_blocks,
                 free_kv_blocks,
                 ..Detail::default()
             })

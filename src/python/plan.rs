@@ -70,6 +70,7 @@ fn rank_load(load: LoadTuple) -> RankLoad {
         running,
         waiting,
         waiting_kv_blocks,
+        pinned_waiting: Vec::new(),
         free_kv_blocks,
         max_num_seqs,
         sequences: sequences.map(|listed| listed.into_iter().map(sequence).collect()),

@@ -48,6 +48,8 @@ pub struct Detail {
     pub running: Vec<SequenceDetail>,
     /// Prompt blocks of each waiting request that may move, in queue order.
     pub waiting_blocks: Vec<u32>,
+    /// Prompt blocks of each waiting request that may not move, in queue order.
+    pub pinned_waiting_blocks: Vec<u32>,
     /// KV blocks that may be given away now.
     pub free_kv_blocks: u32,
     /// The engine could be read; otherwise the check ends here on all ranks.

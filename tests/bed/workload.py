@@ -100,6 +100,14 @@ def repeated(rank: int, outputs: list[list[int]], copies: int = 4, prompts: int 
     )
 
 
+def queued(rank: int) -> Workload:
+    """Eight requests on rank 0; on 1, two of four slots are free after step 10, for two that wait and may not move."""
+    work = given(rank, [[80] * 8, [60, 60, 10, 10, 20, 20]])
+    for params in work.params[4:] if rank > 0 else ():
+        params.prompt_logprobs = 0
+    return work
+
+
 def compact(rank: int) -> Workload:
     """The main workload with short prompts: fewer KV blocks than the rows of the block table held before."""
     outputs = lengths(rank)

@@ -152,7 +152,7 @@ def stand_ins(ctx):
 
     def verdict():
         reasons = []
-        running, _, _ = EngineState(engine, 0, reasons.append).detail()
+        running, *_ = EngineState(engine, 0, reasons.append).detail()
         return [movable for _, _, movable in running], reasons
 
     found = {"unchanged": verdict()}

@@ -25,6 +25,8 @@ WAITING = [
     Case("given", {**UNEVEN, "temperature": 1.0, "seed": 8, "logprobs": 1, "n": 2}, OFTEN),
     Case("given", {**UNEVEN, "prompts": 200, "logprobs": 2}, OFTEN, "shuffle"),
     Case("given", {**UNEVEN, "prompt_logprobs": 1}, OFTEN),
+    # Six requests of each prompt, of which the first computes it for all.
+    Case("repeated", {**UNEVEN, "copies": 6}, OFTEN),
 ]
 
 
@@ -33,7 +35,9 @@ def waiting(bed):
     return bed.run(run_cases, WAITING, {"max_num_seqs": SLOTS}, deadline=240)
 
 
-@pytest.mark.parametrize("case", range(len(WAITING)), ids=["gears", "sampled", "shuffle", "prompt_logprobs"])
+@pytest.mark.parametrize(
+    "case", range(len(WAITING)), ids=["gears", "sampled", "shuffle", "prompt_logprobs", "repeated"]
+)
 def test_outputs_are_as_unhooked(waiting, case):
     verify([[rank[case]] for rank in waiting])
 
@@ -55,6 +59,17 @@ def test_a_waiting_request_with_prompt_logprobs_stays(waiting):
     own = {o.request_id for o in waiting[0][3].plain.outputs}
     first = set().union(*waiting[0][3].hooked.trace.batches)
     assert own <= first
+
+
+def test_requests_that_cannot_move_keep_their_slots(bed):
+    """Two running sequences of the other rank would fit there, and lower the gear for as long as the two wait."""
+    gears = {"check_interval": 10, "graph_batch_sizes": [8, 6, 4, 2, 1]}
+    ranks = bed.run(run_cases, [Case("queued", {}, gears)], {"max_num_seqs": [8, 4]}, deadline=120)
+    verify(ranks)
+    plain, hooked = (getattr(ranks[1][0], run).trace.batches for run in ("plain", "hooked"))
+    assert set(plain[10]) == set(hooked[10]) == {"0", "1", "4", "5"}
+    # Moved later, when the two have finished.
+    assert total(ranks, "sequences_moved") >= 2
 
 
 LONG, BUDGET, TOLERANCE = 600, 64, 1e-4

@@ -7,7 +7,7 @@ use seqshift::plan::{Options, RankLoad, SequenceLoad};
 /// What the groups are like.
 #[derive(Debug, Clone, Copy)]
 pub struct Kind {
-    /// With waiting requests.
+    /// With waiting requests, some of which cannot move.
     pub waiting: bool,
     /// All running sequences have the same size, and all waiting ones.
     pub equal: bool,
@@ -47,6 +47,12 @@ impl Cases {
         } else {
             0
         };
+        let mut pinned_waiting = Vec::new();
+        if self.kind.waiting {
+            for _ in 0..self.up_to(6).saturating_sub(3) {
+                pinned_waiting.push(1 + self.up_to(3));
+            }
+        }
         let pins = self.up_to(3);
         let mut sequences = Vec::new();
         for _ in 0..running {
@@ -65,6 +71,7 @@ impl Cases {
             running,
             waiting,
             waiting_kv_blocks: Some(vec![waiting_size; waiting as usize]),
+            pinned_waiting,
             free_kv_blocks: (self.up_to(3) > 0).then_some(free.into()),
             max_num_seqs: (self.up_to(2) == 0).then_some(slots),
             sequences: Some(sequences),

@@ -6,7 +6,10 @@ use super::cases::Case;
 use super::outcome::{Score, waiting_size};
 
 struct Rank {
+    /// Waiting requests that cannot move are to others like sequences that cannot.
     running: u32,
+    /// The most that run at once.
+    most: u32,
     waiting: u32,
     movable: u32,
     slots: u32,
@@ -14,8 +17,18 @@ struct Rank {
 }
 
 fn ranks(case: &Case) -> Vec<Rank> {
+    let slots = |load: &RankLoad| {
+        let slots = load.max_num_seqs.or(case.options.max_num_seqs);
+        slots.unwrap_or(1000)
+    };
+    let free = |load: &RankLoad| {
+        let pinned: u32 = load.pinned_waiting.iter().sum();
+        let free = load.free_kv_blocks.map_or(1_000_000, |free| free as u32);
+        free.saturating_sub(pinned)
+    };
     let rank = |load: &RankLoad| Rank {
-        running: load.running,
+        running: load.running + load.pinned_waiting.len() as u32,
+        most: slots(load).max(load.running),
         waiting: load.waiting,
         movable: load
             .sequences
@@ -23,11 +36,8 @@ fn ranks(case: &Case) -> Vec<Rank> {
             .flatten()
             .filter(|s| s.movable)
             .count() as u32,
-        slots: load
-            .max_num_seqs
-            .or(case.options.max_num_seqs)
-            .unwrap_or(1000),
-        free: load.free_kv_blocks.map_or(1_000_000, |free| free as u32),
+        slots: slots(load),
+        free: free(load),
     };
     case.loads.iter().map(rank).collect()
 }
@@ -135,6 +145,7 @@ pub fn best_equal(case: &Case, gears: &Gears) -> Option<Score> {
                     (ranks[rank].running + placing.served[rank])
                         .checked_add_signed(net[rank])
                         .unwrap()
+                        .min(ranks[rank].most)
                 };
                 let moved: u32 = net.iter().map(|&n| n.max(0) as u32).sum();
                 let score = Score {
@@ -159,7 +170,7 @@ pub fn best_equal(case: &Case, gears: &Gears) -> Option<Score> {
     };
     let before = ranks
         .iter()
-        .map(|rank| rank.running + home(rank))
+        .map(|rank| (rank.running + home(rank)).min(rank.most))
         .max()
         .unwrap();
     let waiting: u32 = ranks.iter().map(|rank| rank.waiting).sum();

@@ -60,7 +60,8 @@ pub fn apply(case: &Case, plan: &Plan) -> Applied {
     let field = |get: fn(&seqshift::plan::RankLoad) -> u32| -> Vec<u32> {
         case.loads.iter().map(get).collect()
     };
-    let running = field(|load| load.running);
+    // Waiting requests that cannot move are to others like sequences that cannot.
+    let running = field(|load| load.running + load.pinned_waiting.len() as u32);
     let mut queued = field(|load| load.waiting);
     let mut waiting_in = vec![0u32; n];
     let mut waiting_out = vec![0u32; n];
@@ -106,15 +107,16 @@ pub fn apply(case: &Case, plan: &Plan) -> Applied {
             .as_ref()
             .and_then(|blocks| blocks.first());
         let size = size.copied().unwrap_or_else(|| waiting_size(case));
-        let free = load.free_kv_blocks.unwrap_or(u64::from(u32::MAX));
-        let fitting = |running: u32, free: u64| {
+        let pinned: i64 = load.pinned_waiting.iter().copied().map(i64::from).sum();
+        let free = load.free_kv_blocks.unwrap_or(u64::from(u32::MAX)) as i64 - pinned;
+        let fitting = |running: u32, free: i64| {
             let slots = slots.saturating_sub(running);
-            let blocks = free / u64::from(size);
+            let blocks = free.max(0) as u64 / u64::from(size);
             u64::from(queued[rank].min(slots)).min(blocks) as u32
         };
         // Sources keep what they give until everything has arrived.
-        let [sent, received] = [sent[rank], received[rank]].map(u64::from);
-        assert!(received <= free, "blocks: {plan:?}");
+        let [sent, received] = [sent[rank], received[rank]].map(i64::from);
+        assert!(received == 0 || received <= free, "blocks: {plan:?}");
         let held = running[rank] + arrived[rank];
         assert!(arrived[rank] == 0 || held <= slots, "slots: {plan:?}");
         let left = held - out[rank];
@@ -124,10 +126,11 @@ pub fn apply(case: &Case, plan: &Plan) -> Applied {
             waiting_in[rank] == 0 || served_after == queued[rank],
             "moved to rank {rank} without room: {plan:?} {case:?}"
         );
-        active_after.push(left + served_after);
+        let most = slots.max(load.running);
+        active_after.push((left + served_after).min(most));
         unserved_after += queued[rank] - served_after;
         let served = fitting(running[rank], free);
-        active.push(left + served);
+        active.push((left + served).min(most));
         unserved += queued[rank] - served;
     }
     let waiting_moved = waiting_in.iter().sum();

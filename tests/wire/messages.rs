@@ -79,16 +79,17 @@ pub fn detail() -> impl Strategy<Value = Detail> {
     ];
     (
         vec(sequence, 0..20),
-        vec(any::<u32>(), 0..20),
+        any::<[Vec<u32>; 2]>(),
         any::<u32>(),
         any::<[bool; 2]>(),
         any::<(Option<u64>, Option<u64>, Option<u32>)>(),
         vec(standing, 0..4),
     )
         .prop_map(
-            |(running, waiting_blocks, free_kv_blocks, flags, speeds, standing)| Detail {
+            |(running, [waiting, pinned], free_kv_blocks, flags, speeds, standing)| Detail {
                 running,
-                waiting_blocks,
+                waiting_blocks: waiting,
+                pinned_waiting_blocks: pinned,
                 free_kv_blocks,
                 healthy: flags[0],
                 kv_ready: flags[1],

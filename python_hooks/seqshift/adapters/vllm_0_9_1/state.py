@@ -22,7 +22,6 @@ from typing import Any, Callable
 import msgspec
 import torch
 from vllm.sampling_params import SamplingParams
-from vllm.v1.core.kv_cache_utils import hash_request_tokens
 from vllm.v1.engine.llm_engine import LLMEngine
 from vllm.v1.request import Request, RequestStatus
 from vllm.v1.structured_output.request import StructuredOutputRequest
@@ -31,6 +30,7 @@ from vllm.v1.worker.gpu_input_batch import CachedRequestState
 from seqshift._native import count_slot
 from seqshift.adapters import kv_caches
 from seqshift.adapters.vllm_0_9_1.copies import Copies
+from seqshift.adapters.vllm_0_9_1.prefixes import Prefixes
 from seqshift.adapters.vllm_0_9_1.returns import Away, Foreign, Returns
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -64,6 +64,7 @@ class EngineState(Returns):
         self.block_size = self.blocks.block_size
         self.reserved: dict[tuple[int, int], Reservation] = {}
         self._copies = Copies(self.scheduler, self.runner)
+        self._prefixes = Prefixes(self.scheduler)
         self._serial = 0
         self._count_pinned = count_pinned
         # Requests whose reason has been counted; a request pinned for good is not examined again.
@@ -134,21 +135,30 @@ class EngineState(Returns):
         # One block of growth is kept for every running request.
         return max(0, self.blocks.block_pool.get_num_free_blocks() - len(self.scheduler.running))
 
-    def detail(self) -> tuple[list[tuple], list[int], int]:
-        """(running: (key or None, KV blocks, movable), blocks of each movable waiting request, free KV blocks)
+    def detail(self) -> tuple[list[tuple], list[int], list[int], int]:
+        """(running: (key or None, KV blocks, movable), blocks of each waiting request that may move,
+        blocks of each that may not, free KV blocks)
 
         A preempted request counts one block of growth, or it would soon be preempted again.
         """
         self._running = list(self.scheduler.running)
-        self._waiting = [r for r in self.scheduler.waiting if self._may_wait_elsewhere(r)]
+        self._waiting = []
         self._captured.clear()
+        waiting, pinned = [], []
+        self._prefixes.look()
+        for request in self.scheduler.waiting:
+            blocks = -(-request.num_tokens // self.block_size) + (request.num_output_tokens > 0)
+            if self._may_wait_elsewhere(request):
+                self._waiting.append(request)
+                waiting.append(blocks)
+            else:
+                pinned.append(blocks - self._prefixes.held(request))
         running = []
         for request in self._running:
             foreign = self.foreign.get(request.request_id)
             blocks = -(-request.num_computed_tokens // self.block_size)
             running.append((foreign.key if foreign else None, blocks, self._may_move(request)))
-        waiting = [-(-r.num_tokens // self.block_size) + (r.num_output_tokens > 0) for r in self._waiting]
-        return running, waiting, self._free()
+        return running, waiting, pinned, self._free()
 
     def _can_be_carried(self, request: Request) -> bool:
         if request in self._pinned:
@@ -184,20 +194,13 @@ class EngineState(Returns):
         )
 
     def _prefix_is_here(self, request: Request) -> bool:
-        """Whether a waiting request would find cached blocks on this rank, which it would compute anew elsewhere:
-        those of an earlier prompt, or of another sample of its own prompt.
+        """Whether a waiting request would find blocks on this rank that it would compute anew elsewhere, or has others
+        find its own: an earlier prompt, another sample of its own prompt, or a request that waits as well.
         """
         if not self.blocks.enable_caching:
             return False
         state = self.processor.request_states.get(request.request_id)
-        if state is not None and state.parent_req is not None:
-            return True
-        hashes = self.blocks.req_to_block_hashes[request.request_id]
-        if not hashes:
-            # Kept for the scheduler, which would compute the same.
-            hashes = hash_request_tokens(self.blocks.caching_hash_fn, self.block_size, request)
-            self.blocks.req_to_block_hashes[request.request_id] = hashes
-        return self.blocks.coordinator.find_longest_cache_hit(hashes, request.num_tokens - 1)[1] > 0
+        return (state is not None and state.parent_req is not None) or self._prefixes.shared(request)
 
     def _pin_reason(self, request: Request) -> str | None:
         """Why a request's state cannot be carried, or None."""
