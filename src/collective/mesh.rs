@@ -21,7 +21,7 @@ use crate::wire::frame::{self, HEADER, Header, Kind};
 /// Longest time between two looks at the interrupt.
 pub(super) const TICK: Duration = Duration::from_millis(100);
 /// An answer that is under way takes less than falling asleep and being woken.
-const SPIN: Duration = Duration::from_micros(200);
+const SPIN: Duration = Duration::from_micros(500);
 /// How often a damaged frame is asked for again before its damage is reported.
 const REPEATS: u32 = 3;
 /// How often it is said whether a frame was read: nobody may be there to be asked again.

@@ -7,7 +7,7 @@ use super::{DeviceError, Runtime, acl, milliseconds};
 use crate::ffi;
 
 /// What is about to be done takes less than falling asleep and being woken.
-const SPIN: Duration = Duration::from_micros(200);
+const SPIN: Duration = Duration::from_micros(500);
 
 /// A mark that a stream passes.
 #[derive(Debug)]
