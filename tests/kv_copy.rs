@@ -1,7 +1,7 @@
 //! Contract of gather and scatter: on any layout, staging memory gets exactly the bytes of the
 //! listed blocks in their order, and scattering writes exactly these bytes of exactly these blocks;
 //! the same bytes whichever strategy does it, and on a CANN that refuses one; adjacent blocks cost
-//! one copy.
+//! one copy, and the cost model knows how many copies there are.
 
 mod support;
 
@@ -13,7 +13,7 @@ use seqshift::device::{DeviceBuffer, DeviceError, Stream};
 use seqshift::ffi;
 use seqshift::kv::{
     BlockCopier, BlockPart, CopyCounts, DType, Direction, Format, KvLayout, Strategy as Way,
-    SubCache,
+    SubCache, cost,
 };
 use support::fault::{Fault, Faults};
 use support::{LONG, pattern, runner, runtime};
@@ -276,6 +276,45 @@ fn adjacent_blocks_cost_one_copy() {
     assert_eq!(cost(&stream, 0, &[5, 5]), (2, 0));
     assert_eq!(cost(&stream, 0, &[3, 4, 4, 5]), (2, 0));
     assert_eq!(cost(&stream, 0, &[63]), (1, 0));
+}
+
+/// The strategies differ in the number of copies only, and that is what the model multiplies.
+#[test]
+fn the_cost_model_counts_the_copies_that_are_enqueued() {
+    let _faults = Faults::begin();
+    let stream = Stream::new(&runtime(0)).expect("a stream");
+    let check = |case: Case| {
+        let cache = Cache::new(&stream, 1, case.blocks, case.length, case.paddings[0]);
+        let part = BlockPart {
+            cache: &cache.sub_cache,
+            ids: &case.ids,
+            range: case.range.clone(),
+        };
+        let bytes = part.bytes() as usize;
+        let staging = DeviceBuffer::new(stream.runtime(), bytes.max(1)).expect("memory");
+        let [single, strided] = [Way::Copies, Way::Strided].map(|way| {
+            let mut copier = BlockCopier::new(Some(way));
+            let nanos = copier.choice(&part, &stream).nanos;
+            let to = staging.as_ptr();
+            // SAFETY: all memory outlives the wait.
+            unsafe { copier.copy(Direction::Gather, &part, to, bytes, &stream) }.expect("enqueued");
+            stream.wait(LONG).expect("the copies are done");
+            (copier.counts(), nanos)
+        });
+        prop_assert_eq!(single.0.copies * cost::COPY_NS, single.1);
+        let CopyCounts {
+            copies, copies_2d, ..
+        } = strided.0;
+        let rows = single.0.copies - copies;
+        prop_assert!(copies_2d == 0 || rows >= 2 * copies_2d);
+        let nanos = (copies + copies_2d) * cost::COPY_NS + rows * cost::ROW_NS;
+        // Without any of two dimensions there is no such strategy.
+        prop_assert_eq!(if copies_2d > 0 { nanos } else { 0 }, strided.1);
+        Ok(())
+    };
+    runner(300)
+        .run(&cases(), check)
+        .unwrap_or_else(|error| panic!("{error}"));
 }
 
 #[test]
