@@ -324,4 +324,37 @@ impl Transfer {
             elapsed: start.elapsed(),
         })
     }
+
+    /// Why a move is impossible whatever happens.
+    pub(super) fn objection(&self, rank: u32, one: &Move<'_>) -> Option<String> {
+        if one.peer >= self.ranks || one.peer == rank {
+            return Some(format!(
+                "rank {} is no peer of rank {rank} of {}",
+                one.peer, self.ranks
+            ));
+        }
+        let block = self.layout.missing(one.blocks)?;
+        Some(format!(
+            "block {block} is not one of the cache's {} blocks",
+            self.layout.blocks()
+        ))
+    }
+
+    /// The queues, if this communicator can be used.
+    pub(super) fn ready(&mut self, communicator: &Communicator) -> Result<Lanes, String> {
+        if communicator.is_broken() {
+            return Err("the communicator is broken by an earlier failure".into());
+        }
+        if communicator.ranks() != self.ranks {
+            return Err(format!(
+                "the communicator has {} ranks, but the transfer was made for {}",
+                communicator.ranks(),
+                self.ranks
+            ));
+        }
+        match self.lanes.take() {
+            Some(lanes) => Ok(lanes),
+            None => Lanes::new(&self.runtime).map_err(|error| error.to_string()),
+        }
+    }
 }
