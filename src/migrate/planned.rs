@@ -71,7 +71,8 @@ impl Policy for PlannedPolicy {
     }
 
     /// Sequences have ended since the decision: what a lower gear no longer needs stays, and
-    /// everything does if there is no lower gear to gain.
+    /// everything does if there is no lower gear to gain; but for what makes room on a rank on
+    /// which requests wait and that runs as many as it may.
     fn confirm(&self, loads: &[Load], flights: &[Flight]) -> Vec<bool> {
         let before: Vec<u32> = loads.iter().map(|l| l.running).collect();
         let gear = |counts: &[u32]| {
@@ -97,6 +98,10 @@ impl Policy for PlannedPolicy {
         if gear(&counts) >= gear(&before) {
             keep.fill(false);
         }
+        let full = |load: &Load| load.waiting > 0 && load.running >= load.max_num_seqs;
+        for (keep, flight) in keep.iter_mut().zip(flights) {
+            *keep |= full(&loads[flight.from as usize]);
+        }
         keep
     }
 }
@@ -115,5 +120,42 @@ fn rank_load((rank, (load, detail)): (u32, (&Load, &Detail))) -> RankLoad {
         free_kv_blocks: Some(u64::from(detail.free_kv_blocks)),
         max_num_seqs: Some(load.max_num_seqs),
         sequences: Some(detail.running.iter().map(sequence).collect()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is kept of three moves from rank 0 to 1, with gears of 4 and 8.
+    fn kept(running: [u32; 2], waiting: u32) -> Vec<bool> {
+        let load = |running, waiting| Load {
+            running,
+            waiting,
+            max_num_seqs: 8,
+            ..Load::default()
+        };
+        let flight = |index| Flight {
+            from: 0,
+            to: 1,
+            source: Source::Running(index),
+        };
+        let policy = PlannedPolicy::new(Gears::new(&[4, 8]).unwrap(), Options::default());
+        let loads = [load(running[0], waiting), load(running[1], 0)];
+        policy.confirm(&loads, &[0, 1, 2].map(flight))
+    }
+
+    #[test]
+    fn what_a_lower_gear_no_longer_needs_stays() {
+        assert_eq!(kept([7, 1], 0), [true, true, true]);
+        assert_eq!(kept([6, 1], 0), [true, true, false]);
+        assert_eq!(kept([4, 1], 0), [false, false, false]);
+        assert_eq!(kept([8, 5], 0), [false, false, false]);
+    }
+
+    #[test]
+    fn what_makes_room_for_waiting_requests_moves() {
+        assert_eq!(kept([8, 5], 9), [true, true, true]);
+        assert_eq!(kept([7, 5], 9), [false, false, false]);
     }
 }

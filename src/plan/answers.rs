@@ -367,7 +367,7 @@ fn waiting_requests_that_cannot_move_have_their_room() {
 fn what_leaves_is_replaced_by_what_waits() {
     let gears = [16, 8, 4];
     // One less of nine would lower the gear until one of those that wait comes.
-    let refilled = [pinned(0, 9, &[1; 3], 0, 9), rank(1, 5, 0, None)];
+    let refilled = [pinned(0, 9, &[1; 3], 0, 9), rank(1, 5, 0, Some(0))];
     let got = planned(&gears, None, &refilled);
     assert_eq!((got.moved(), got.gear_before, got.gear_after), (0, 16, 16));
     // With room for all twelve in two gears of eight, the four are moved.
@@ -382,6 +382,34 @@ fn what_leaves_is_replaced_by_what_waits() {
     ];
     let got = planned(&gears, None, &small);
     assert_eq!((got.moved(), got.gear_after), (4, 8));
+    assert!(got.moves.iter().all(|m| (m.from, m.to) == (1, 2)));
+}
+
+#[test]
+fn running_sequences_make_room_for_requests_that_cannot_move() {
+    let gears = [16, 8, 4];
+    // As many as the other may run, which takes a second step.
+    let loads = [pinned(0, 4, &[1; 12], 0, 4), pinned(1, 1, &[], 99, 4)];
+    let got = planned(&gears, None, &loads);
+    assert_eq!((got.moved(), got.gear_before, got.gear_after), (3, 4, 4));
+    assert_eq!(got.reasons, [Reason::WaitingServed]);
+    assert!(got.moves[0].needs_kv);
+    // No more than those that wait.
+    let loads = [pinned(0, 4, &[1; 2], 0, 4), pinned(1, 0, &[], 99, 4)];
+    assert_eq!(planned(&gears, None, &loads).moved(), 2);
+    // Not where they find no room.
+    let loads = [pinned(0, 4, &[1; 2], 0, 4), pinned(1, 0, &[], 9, 4)];
+    assert!(planned(&gears, None, &loads).is_empty());
+    let loads = [pinned(0, 4, &[1; 2], 0, 4), pinned(1, 2, &[1; 2], 99, 4)];
+    assert!(planned(&gears, None, &loads).is_empty());
+    // A rank that has all its own running gives nothing.
+    let loads = [
+        pinned(0, 8, &[], 0, 8),
+        pinned(1, 4, &[1; 2], 0, 4),
+        pinned(2, 1, &[], 99, 8),
+    ];
+    let got = planned(&gears, None, &loads);
+    assert_eq!(got.moved(), 2);
     assert!(got.moves.iter().all(|m| (m.from, m.to) == (1, 2)));
 }
 

@@ -20,6 +20,7 @@ mod shift;
 mod state;
 mod steps;
 mod trigger;
+mod unblock;
 mod waiting;
 
 pub use error::PlanError;

@@ -17,7 +17,8 @@
 //! it may, very rarely, reach a lower gear with blocks that the first plan has freed.)
 //!
 //! A plan that neither lowers the gear nor gives a waiting request a place that
-//! it would not have at home is replaced by the empty plan. Blocks and slots that
+//! it would not have at home is replaced by the empty plan, or by one that makes room for
+//! waiting requests that cannot move ([`super::unblock`]). Blocks and slots that
 //! moves free at a source are not counted as room for other sequences: the source
 //! keeps everything until the moves have been committed.
 //!
@@ -33,6 +34,7 @@ use super::outcome::{Move, Plan, Reason};
 use super::packing::Item;
 use super::rounds::continued;
 use super::shift::{Limits, Seats, Shift};
+use super::unblock::or_unblock;
 use super::waiting::{Flow, at_home, place, sum};
 
 /// Gears that are tried one by one for sequences of different sizes; beyond them
@@ -67,7 +69,8 @@ pub struct Options {
 pub fn plan(loads: &[RankLoad], gears: &Gears, options: &Options) -> Result<Plan, PlanError> {
     let group = Group::new(loads, options)?;
     let first = plan_once(&group, gears, options);
-    Ok(continued(&group, gears, options, first))
+    let found = continued(&group, gears, options, first);
+    Ok(or_unblock(&group, gears, found))
 }
 
 /// What one round finds.

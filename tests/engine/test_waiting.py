@@ -54,6 +54,14 @@ def test_waiting_requests_move_without_kv(waiting):
     assert with_kv < moved
 
 
+def test_running_sequences_make_room_for_requests_that_cannot_move(waiting):
+    """The other rank runs what has left, and the group needs fewer steps."""
+    plain, hooked = (getattr(waiting[0][4], run).trace.batches for run in ("plain", "hooked"))
+    blocks = sum(rank[4].hooked.stats["kv_bytes_moved"] for rank in waiting) // BLOCK_BYTES
+    assert blocks >= 2 * total(waiting, "sequences_moved", 4) > 0
+    assert len(hooked) < len(plain)
+
+
 def test_a_waiting_request_with_prompt_logprobs_stays(waiting):
     """Its first output carries them, and only tokens go home."""
     own = {o.request_id for o in waiting[0][3].plain.outputs}

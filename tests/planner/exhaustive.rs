@@ -1,6 +1,6 @@
 //! The best plan by trying everything.
 
-use seqshift::plan::{Gears, RankLoad};
+use seqshift::plan::{Gears, Plan, RankLoad};
 
 use super::cases::Case;
 use super::outcome::{Score, waiting_size};
@@ -176,6 +176,73 @@ pub fn best_equal(case: &Case, gears: &Gears) -> Option<Score> {
     let waiting: u32 = ranks.iter().map(|rank| rank.waiting).sum();
     let unserved = waiting - ranks.iter().map(home).sum::<u32>();
     (best.gear < gears.gear_of(before) || best.unserved < unserved).then_some(best)
+}
+
+/// How good a plan is that only makes room for waiting requests that cannot move; smaller
+/// is better, field by field.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Room {
+    /// The most on one rank that has requests without a place or that receives sequences.
+    pub highest: u32,
+    pub moved: u32,
+    pub peak: u32,
+}
+
+/// The best room that running sequences of one size can make, where no other request waits;
+/// `None` where they can make none.
+pub fn best_room(case: &Case) -> Option<Room> {
+    let ranks = ranks(case);
+    let blocked = |rank: &Rank| rank.running > rank.most;
+    let ceiling = ranks.iter().filter(|rank| blocked(rank)).map(|r| r.most);
+    let ceiling = ceiling.max()?;
+    if ceiling == 0 || ranks.iter().any(|rank| rank.waiting > 0) {
+        return None;
+    }
+    let mut sequences = case.loads.iter().flat_map(|l| l.sequences.iter().flatten());
+    let size = sequences.next().map_or(1, |s| s.kv_blocks);
+    let nothing = Placing {
+        served: vec![0; ranks.len()],
+        moved: 0,
+        first: (0, 0, 0),
+    };
+    let mut best: Option<Room> = None;
+    spread(&ranks, &nothing, size, 1, &mut Vec::new(), 0, &mut |net| {
+        let room = room(&ranks, ceiling, net, size);
+        best = Some(best.map_or(room, |best| best.min(room)));
+    });
+    best.filter(|best| best.moved > 0)
+}
+
+/// What net arrivals make of a group.
+fn room(ranks: &[Rank], ceiling: u32, net: &[i32], size: u32) -> Room {
+    let counted = ranks.iter().zip(net);
+    let counted = counted.filter(|&(rank, &net)| rank.running > rank.most || net > 0);
+    let active = counted.map(|(rank, &net)| rank.running.checked_add_signed(net).unwrap());
+    Room {
+        highest: active.map(|n| n.max(ceiling)).max().unwrap(),
+        moved: net.iter().map(|&n| n.max(0) as u32).sum(),
+        peak: net.iter().map(|n| n.unsigned_abs() * size).max().unwrap(),
+    }
+}
+
+/// The room that a plan makes.
+pub fn room_of(case: &Case, plan: &Plan) -> Room {
+    let ranks = ranks(case);
+    let blocked = ranks.iter().filter(|rank| rank.running > rank.most);
+    let ceiling = blocked.map(|rank| rank.most).max().unwrap();
+    let mut net = vec![0; ranks.len()];
+    for m in &plan.moves {
+        assert!(m.needs_kv, "{plan:?}");
+        net[m.from as usize] -= m.count as i32;
+        net[m.to as usize] += m.count as i32;
+    }
+    let mut sequences = case.loads.iter().flat_map(|l| l.sequences.iter().flatten());
+    room(
+        &ranks,
+        ceiling,
+        &net,
+        sequences.next().map_or(1, |s| s.kv_blocks),
+    )
 }
 
 /// Calls `with` for every feasible vector of net arrivals that sums to zero.
