@@ -123,3 +123,21 @@ def test_half_prefilled_requests_are_not_taken_for_complete(chunked, case):
             steps = sum(request_id in batch for batch in trace.batches)
             assert steps - len(output.token_ids) + 1 >= LONG / BUDGET
     assert total(pairs, "sequences_moved", case) >= (40 if CHUNKED[case].plan else 1)
+
+
+def in_chunks(ctx, **options) -> str:
+    """What vLLM raises, without hooks, for a prompt of several chunks."""
+    llm = make_llm(ctx, max_num_batched_tokens=BUDGET)
+    work = workload.given(0, [[3]], prompts=2 * BUDGET, **options)
+    try:
+        run_rollout(llm, work, hooked=False)
+    except RuntimeError as error:
+        return str(error)
+    return ""
+
+
+def test_seeded_chunks_end_vllms_cpu_engine(bed):
+    """Why half-prefilled requests are tested greedy."""
+    (error,) = bed.run(in_chunks, temperature=1.0, seed=1, dp=1, deadline=60)
+    assert "CPU Generator does not use offset" in error
+    assert bed.run(in_chunks, dp=1, deadline=60) == [""]
