@@ -2,10 +2,11 @@
 
 Per size a group of two ranks decodes two sequences of 64 layers in bf16; at every third step the forced plan sends
 both to the other rank. The pause is that of the whole check on the busier rank (load, plan, capture, transfer, digest,
-commit). The same rollout once more without hooks, in the same ranks, has a yardstick where the checks were: the
-published way in torch, which gathers counts, pickles each request to its new rank, indexes blocks per layer, stacks
-them, sends once per sequence, blocking, and assigns by index at the other end (what it does to the requests is left
-out). Last comes a plain copy of the same bytes: both sequences together, one thread, buffers out of the cache.
+commit, and the Python around them), from when both ranks have come to it. Blocks are adjacent, as in a fresh cache.
+The same rollout once more without hooks, in the same ranks, has a yardstick where the checks were: the published way
+in torch, which gathers counts, pickles each request to its new rank, indexes blocks per layer, stacks them, sends once
+per sequence, blocking, and assigns by index at the other end (what it does to the requests is left out). Last comes a
+plain copy of the same bytes: both sequences together, one thread, buffers out of the cache.
 
 Prints one JSON document; exits with 1 if a bound does not hold.
 """
@@ -45,9 +46,9 @@ def rank(ctx: RankContext, size: Size) -> dict:
     steps = STEPS_BETWEEN_CHECKS * (REPEATS + 2)
     pauses = []
 
-    def seen(before, after):
+    def seen(seconds, before, after):
         if after["plans"] > before["plans"]:
-            pauses.append(after["pause_seconds"] - before["pause_seconds"])
+            pauses.append(seconds)
 
     group = Rollout(ctx, size, steps, size.tokens - steps - 1, SMALL_TIMES if size.mib == 1 else 1)
     stats = group.hooked(seen, precopy=False)

@@ -33,9 +33,8 @@ def rank(ctx: RankContext, size: Size) -> dict:
     os.environ["SEQSHIFT_TEST_PRECOPY"] = "always"
     pauses, checks = [], []
 
-    def seen(before, after):
-        if after["checks"] > before["checks"]:
-            checks.append(after["pause_seconds"] - before["pause_seconds"])
+    def seen(seconds, before, after):
+        checks.append(seconds)
         if after["plans"] > before["plans"]:
             pauses.append(sum(checks))
             checks.clear()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -40,25 +41,36 @@ class Rollout:
     prompt_tokens: int
     times: int = 1
 
-    def hooked(self, seen: Callable[[dict, dict], None], **settings: Any) -> dict[str, Any]:
+    def hooked(self, seen: Callable[[float, dict, dict], None], **settings: Any) -> dict[str, Any]:
         """Makes the engine and sends both sequences to the other rank at every check; the final `seqshift.stats()`.
 
-        `seen(before, after)` gets the stats around every step.
+        `seen(seconds, before, after)` gets the time of every check, from the moment in which both ranks have come to
+        it to its end, and the stats around it.
         """
         import seqshift
+        import torch
+        from seqshift.session import Session
 
         os.environ["SEQSHIFT_TEST_PLAN"] = "shuffle"
         common = {"backend": "mock", "graph_batch_sizes": [16, 8, 4, 2, 1], "profile": False}
         assert seqshift.enable_rollout_rebalance({**common, **settings, "check_interval": STEPS_BETWEEN_CHECKS})
         self.llm = make(self.ctx, self.size)
 
-        def step(engine, original):
-            before = seqshift.stats()
-            outputs = original(engine)
-            seen(before, seqshift.stats())
-            return outputs
+        check = Session._check
 
-        self._generate(step)
+        def timed(session):
+            before = seqshift.stats()
+            torch.distributed.barrier()
+            start = time.perf_counter()
+            check(session)
+            seconds = time.perf_counter() - start
+            seen(seconds, before, seqshift.stats())
+
+        Session._check = timed
+        try:
+            self._generate(lambda engine, original: original(engine))
+        finally:
+            Session._check = check
         stats = seqshift.stats()
         seqshift.disable_rollout_rebalance()
         return stats

@@ -185,7 +185,9 @@ fn measure(runtime: &Arc<Runtime>, memory: &Memory, kib: usize) -> usize {
             None => format!(
                 "{}: {}",
                 way.name,
-                way.copier.choice(&part, &stream).strategy
+                way.copier
+                    .choice(&part, memory.staging.as_ptr(), &stream)
+                    .strategy
             ),
         };
         let [gather, scatter] = [0, 1].map(|kind| {

@@ -294,7 +294,7 @@ fn the_cost_model_counts_the_copies_that_are_enqueued() {
         let staging = DeviceBuffer::new(stream.runtime(), bytes.max(1)).expect("memory");
         let [single, strided] = [Way::Copies, Way::Strided].map(|way| {
             let mut copier = BlockCopier::new(Some(way));
-            let nanos = copier.choice(&part, &stream).nanos;
+            let nanos = copier.choice(&part, staging.as_ptr(), &stream).nanos;
             let to = staging.as_ptr();
             // SAFETY: all memory outlives the wait.
             unsafe { copier.copy(Direction::Gather, &part, to, bytes, &stream) }.expect("enqueued");

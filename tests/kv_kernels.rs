@@ -41,15 +41,17 @@ fn many_scattered_blocks_go_by_kernels_and_few_by_copies() {
     let stream = Stream::new(&runtime(0)).expect("a stream");
     let cache = Cache::new(&stream, 0, 300, &[4096, 4096 + 8], 4096);
     let copier = BlockCopier::new(None);
-    let choice = |sub_cache: usize, ids: &[u32]| {
-        let cache = &cache.layout.sub_caches()[sub_cache];
+    let at = |sub_cache: usize, ids: &[u32], beside: u64, staging: usize| {
+        let mut cache = cache.layout.sub_caches()[sub_cache].clone();
+        cache.base += beside;
         let part = BlockPart {
-            cache,
+            cache: &cache,
             ids,
             range: 0..cache.length,
         };
-        copier.choice(&part, &stream)
+        copier.choice(&part, std::ptr::without_provenance(staging), &stream)
     };
+    let choice = |sub_cache, ids: &[u32]| at(sub_cache, ids, 0, 512);
     let many = choice(0, &scattered(64, 37, 300));
     assert_eq!(
         (many.strategy, many.reason),
@@ -61,6 +63,11 @@ fn many_scattered_blocks_go_by_kernels_and_few_by_copies() {
         choice(1, &scattered(64, 37, 300)).strategy,
         Strategy::Kernels
     );
+    // Nor are other addresses than multiples of 32.
+    for (beside, staging) in [(2, 512), (0, 520)] {
+        let odd = at(0, &scattered(64, 37, 300), beside, staging);
+        assert_ne!(odd.strategy, Strategy::Kernels);
+    }
     let even: Vec<u32> = (0..20).map(|index| index * 2).collect();
     assert_eq!(choice(0, &even).strategy, Strategy::Strided);
 }

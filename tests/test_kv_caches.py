@@ -49,6 +49,7 @@ NOPE, ROPE, INDEXER = (BLOCKS, TOKENS, 1, 512), (BLOCKS, TOKENS, 1, 64), (BLOCKS
 # Name: (cache of a layer, tensors in it as (blocks first) rows, rows per block).
 CACHES = {
     "stacked, CPU backend": lambda: filled(2, BLOCKS, TOKENS * 32),
+    "stacked, of smaller blocks": lambda: filled(2, 2 * BLOCKS, TOKENS * 16),
     "one tensor, CPU backend's MLA": lambda: filled(BLOCKS, TOKENS, 576),
     "list of keys and values, aligned (0.9.1)": lambda: [filled(*NOPE, extra=1 << 10), filled(*NOPE, extra=1 << 10)],
     "MLA: nope and rope": lambda: (filled(*NOPE), filled(*ROPE)),
@@ -70,7 +71,7 @@ def rows_of(cache: torch.Tensor | list | tuple, block: int) -> bytes:
     """The bytes of a block, by torch's own indexing."""
     tensors = cache
     if isinstance(cache, torch.Tensor):
-        tensors = cache.unbind(0) if cache.shape[1] == BLOCKS else [cache]
+        tensors = cache.unbind(0) if cache.shape[0] == 2 else [cache]
     parts = []
     for tensor in tensors:
         multiple = tensor.shape[0] // BLOCKS
@@ -115,9 +116,13 @@ def test_nz_is_what_the_configuration_says():
         (lambda: [torch.zeros(3, 8)], 6, "layer 1: shape (3, 8): the first dimension is no multiple of the 6 blocks"),
         (lambda: [torch.zeros(())], 6, "layer 1: shape (): the first dimension is no multiple"),
         (lambda: [torch.zeros(4, 6, 8).transpose(0, 1)], 6, "the elements of a block are not adjacent"),
-        (lambda: torch.zeros(2, 2, 8), 2, "both dimensions may be the 2 blocks; use another number"),
+        (lambda: torch.zeros(2, 2, 8), 2, "shape (2, 2, 8): either dimension may count the 2 blocks; give the engine"),
+        (lambda: torch.zeros(12, 6, 8), 6, "layer 1: shape (12, 6, 8): either dimension may count the 6 blocks"),
+        (lambda: [torch.zeros(6, 8), None], 6, "layer 1: a NoneType where a tensor should be"),
+        (lambda: [[torch.zeros(6, 8)]], 6, "layer 1: a list where a tensor should be"),
+        (lambda: [torch.zeros(6, 8)], 0, "0 KV blocks: the engine must have at least one"),
     ],
 )
 def test_what_cannot_be_described(cache, blocks, text):
     with pytest.raises(ValueError, match=re.escape(text)):
-        describe([[torch.zeros(blocks, 8)], cache()], blocks)
+        describe([[torch.zeros(max(blocks, 1), 8)], cache()], blocks)

@@ -76,7 +76,7 @@ static void send_and_receive(uint32_t rank) {
            registered ? "registered memory" : "aclrtMalloc", rate(message), rate(sent[ROUNDS - 1]), rate(sent[0]),
            rate(copied), rate(plain[ROUNDS - 1]), rate(plain[0]), ratio, load, load_average());
     printf("bound: %.2f of memcpy: %s\n", kBound, ratio >= kBound ? "held" : "MISSED");
-    if (ratio < kBound) exit(1);
+    shared->mark = ratio < kBound;
 }
 
 static void latency(uint32_t rank) {
@@ -91,11 +91,16 @@ static void latency(uint32_t rank) {
     OK(HcclCommDestroy(comm));
 }
 
-CASE(device_memory) { run_ranks(2, send_and_receive); }
+static void messages(void) {
+    run_ranks(2, send_and_receive);
+    if (shared->mark != 0) exit(1);
+}
+
+CASE(device_memory) { messages(); }
 
 CASE(registered_memory) {
     registered = 1;
-    run_ranks(2, send_and_receive);
+    messages();
 }
 
 CASE(small_all_gather) { run_ranks(2, latency); }

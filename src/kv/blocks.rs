@@ -94,11 +94,16 @@ impl BlockCopier {
         self.forced = forced;
     }
 
-    /// Which strategy the part will be moved by.
-    pub fn choice(&self, part: &BlockPart<'_>, stream: &Stream) -> Choice {
+    /// Which strategy the part will be moved by, to or from this place in staging memory.
+    pub fn choice(&self, part: &BlockPart<'_>, staging: *const u8, stream: &Stream) -> Choice {
+        let known = self.kernels.is_possible() && stream.runtime().symbols().kernels().is_some();
+        let aligned = |address: u64| address.is_multiple_of(cost::KERNEL_ALIGNMENT);
+        // A test that forces kernels has the mock, which takes any address.
+        let suited = self.forced.is_some()
+            || aligned(part.cache.base) && aligned(staging.expose_provenance() as u64);
         let means = Means {
             strided: self.strided.is_possible(),
-            kernels: self.kernels.is_possible() && stream.runtime().symbols().kernels().is_some(),
+            kernels: known && suited,
             direct: false,
         };
         let job = runs::job(part);
@@ -159,7 +164,7 @@ impl BlockCopier {
             staging,
             stream,
         };
-        match self.choice(part, stream).strategy {
+        match self.choice(part, staging, stream).strategy {
             Strategy::Kernels => {
                 // SAFETY: as the caller promises; the parts were checked.
                 let Err(error) = (unsafe { self.kernels.enqueue(&one) }) else {

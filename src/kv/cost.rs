@@ -28,8 +28,8 @@ pub const KERNEL_RATE: u64 = 800_000_000_000;
 /// Rows shorter than this cost a kernel as much as rows of this length, bytes. Assumed: what memory
 /// transfers of an AI core should at least have to run at full speed.
 pub const KERNEL_ROW: u64 = 512;
-/// Rows must be multiples of this, bytes, for kernels to be chosen: an AI core addresses its
-/// buffers in blocks of 32 bytes.
+/// Rows and addresses must be multiples of this, bytes, for kernels to be chosen: an AI core
+/// addresses its buffers in blocks of 32 bytes.
 pub const KERNEL_ALIGNMENT: u64 = 32;
 /// Runs at least this long are sent from the cache, and received into it, without staging, bytes.
 /// HCCL copies every item to and from its own buffer and pays per item; from 1 MiB on HIXL's tables

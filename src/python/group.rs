@@ -72,6 +72,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// One rank of a DP group, and its TP shards.
 #[pyclass(name = "Group", module = "seqshift._native")]
 pub struct PyGroup {
+    /// Never waited for with the interpreter attached: whoever has it may be waiting for that.
     migrator: Mutex<Option<Migrator<KvPath>>>,
     raised: Raised,
     rank: u32,
@@ -189,12 +190,13 @@ impl PyGroup {
     }
 
     /// The stream that computes on the KV caches, as the integer that torch gives for it.
-    fn set_producer(&self, stream: u64) -> PyResult<()> {
-        self.with(|m| {
+    fn set_producer(&self, py: Python<'_>, stream: u64) -> PyResult<()> {
+        let set = |m: &mut Migrator<KvPath>| {
             // SAFETY: torch keeps its current stream, and the adapter names it before every check.
             unsafe { m.kv().set_producer(stream) };
             Ok(())
-        })
+        };
+        py.detach(|| self.with(set))
     }
 
     /// Makes the KV communicator; all ranks of the group call it.
@@ -249,14 +251,14 @@ impl PyGroup {
             let (step_seconds, seconds_per_block) = lock(&self.pace).speeds();
             m.set_speeds(step_seconds, seconds_per_block);
             let report = m.check(engine, step)?;
-            let mut pace = lock(&self.pace);
             let mut all = None;
             if self.adaptive && report.resume_at.is_none() {
                 let outlook = engine.outlook().unwrap_or_default();
-                let mine = pace.measured(outlook.blocks_per_sequence, outlook.longest_remaining);
+                let mine = lock(&self.pace)
+                    .measured(outlook.blocks_per_sequence, outlook.longest_remaining);
                 all = Some(m.exchange_measured(&mine)?);
             }
-            pace.checked(step, &report, all.as_deref());
+            lock(&self.pace).checked(step, &report, all.as_deref());
             Ok(report)
         })?;
         count_precopied(&report.precopied);
@@ -274,15 +276,14 @@ impl PyGroup {
 
     /// The engine has failed for `why`: leaves the group. Returns who had left it before, in words.
     fn end(&self, py: Python<'_>, why: &str) -> Option<String> {
-        let mut guard = lock(&self.migrator);
-        let migrator = guard.as_mut()?;
-        py.detach(|| migrator.end(why)).map(|gone| gone.to_string())
+        let end = |taken: &mut Option<Migrator<KvPath>>| taken.as_mut()?.end(why);
+        py.detach(|| end(&mut lock(&self.migrator)))
+            .map(|gone| gone.to_string())
     }
 
     /// Closes the channels and gives all memory back.
     fn close(&self, py: Python<'_>) {
-        let taken = lock(&self.migrator).take();
-        py.detach(|| drop(taken));
+        py.detach(|| drop(lock(&self.migrator).take()));
     }
 }
 

@@ -29,6 +29,8 @@ def describe(caches: Iterable[Any], blocks: int, nz: bool = False) -> list[list[
     Raises:
         ValueError: names the layer, the tensor and what is wrong with it.
     """
+    if blocks < 1:
+        raise ValueError(f"{blocks} KV blocks: the engine must have at least one")
     layers = []
     for layer, cache in enumerate(caches):
         try:
@@ -45,15 +47,21 @@ def keeps_nz(additional_config: dict[str, Any] | None) -> bool:
 
 
 def _tensors(cache: Any, blocks: int) -> list[torch.Tensor]:
-    if isinstance(cache, (list, tuple)):
-        return list(cache)
+    alone = not isinstance(cache, (list, tuple))
+    tensors = [cache] if alone else list(cache)
+    for tensor in tensors:
+        if not hasattr(tensor, "untyped_storage"):
+            raise ValueError(f"a {type(tensor).__name__} where a tensor should be")
+    if not alone:
+        return tensors
     shape = tuple(cache.shape)
-    if len(shape) > 1 and shape[1] == blocks:
-        if shape[0] == blocks:
-            raise ValueError(f"shape {shape}: both dimensions may be the {blocks} blocks; use another number of them")
-        # Keys and values stacked.
-        return list(cache.unbind(0))
-    return [cache]
+    first, second = (len(shape) > i and shape[i] % blocks == 0 for i in (0, 1))
+    if first and second and (shape[1] == blocks or shape[0] != blocks):
+        raise ValueError(
+            f"shape {shape}: either dimension may count the {blocks} blocks; give the engine another number of them"
+        )
+    # Keys and values stacked.
+    return list(cache.unbind(0)) if second and not first else [cache]
 
 
 def _sub_caches(tensor: torch.Tensor, blocks: int, nz: bool) -> list[SubCache]:
