@@ -156,7 +156,8 @@ ENGINES = (
         _words("enable_chunked_prefill max_num_batched_tokens long_prefill_token_threshold"),
         "engine/test_waiting.py",
     ),
-    EngineFeature("slots and context length", MOVED, ("max_num_seqs", "max_model_len"), "engine/test_preemption.py"),
+    EngineFeature("slots", MOVED, ("max_num_seqs",), "engine/test_preemption.py"),
+    EngineFeature("context length", MOVED, ("max_model_len",), "engine/test_off.py"),
     EngineFeature("another scheduler", MOVED, ("scheduler_cls",), "engine/test_ascend_scheduler.py"),
     EngineFeature(
         "data and tensor parallelism in process",

@@ -108,6 +108,30 @@ def queued(rank: int) -> Workload:
     return work
 
 
+def cached(rank: int) -> Workload:
+    """Rank 0 has many; on 1 the last one waits for blocks to compute a long prompt anew that running ones hold."""
+    if rank == 0:
+        return given(rank, [[95] * 11])
+    begin = prompt(rank, 77, 897)
+    prompts = tuple(begin + prompt(rank, i, 5) for i in range(3))
+    return Workload(
+        (*prompts[:2], prompt(rank, 3, 40), prompts[2]),
+        (sampling(20), sampling(80), sampling(20), sampling(10, prompt_logprobs=0)),
+    )
+
+
+def staggered(rank: int) -> Workload:
+    """Parents of five samples that end at random lengths and do not all begin at once."""
+    stop = list(range(5, 22))
+    return Workload(
+        tuple(prompt(rank, i, 280) for i in range(0 if rank else 4)),
+        tuple(
+            sampling(110, n=5, temperature=1.0, seed=100 + i, logprobs=1, stop_token_ids=stop)
+            for i in range(0 if rank else 4)
+        ),
+    )
+
+
 def compact(rank: int) -> Workload:
     """The main workload with short prompts: fewer KV blocks than the rows of the block table held before."""
     outputs = lengths(rank)

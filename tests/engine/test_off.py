@@ -25,7 +25,7 @@ def differently(ctx, how):
         config["check_interval"] = 30
     elif how == "gears" and other:
         config["graph_batch_sizes"] = [16, 4, 1]
-    llm = make_llm(ctx)
+    llm = make_llm(ctx, max_model_len=768 if how == "context" and other else 1024)
     work = workload.busy(ctx.dp_rank, requests=4)
     (plain,) = rollout.run_rollouts(ctx, llm, [work], hooked=False)
     if how == "engine" and other:
@@ -52,6 +52,7 @@ def messages(ctx):
     [
         ("setting", "config differs between ranks", []),
         ("gears", "differs between ranks", []),
+        ("context", "max_model_len differs between ranks (0: 1024, 1: 768)", []),
         ("engine", "rank 1: kv_transfer_config is set", []),
         ("hooks", "rank 1 did not answer within 4 s", [1]),
     ],

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from bed import workload
 from bed.rollout import Case, Pair, hooks, run_cases, run_pairs, run_rollout
-from bed.verify import total, verify
+from bed.verify import PREEMPTED, total, verify
 from bed.workload import Workload
 from seqshift.cpu_bed.compare import assert_equal, differences
 from seqshift.cpu_bed.engine import make_llm
@@ -78,6 +78,29 @@ def test_requests_that_cannot_move_keep_their_slots(bed):
     assert set(plain[10]) == set(hooked[10]) == {"0", "1", "4", "5"}
     # Moved later, when the two have finished.
     assert total(ranks, "sequences_moved") >= 2
+
+
+def test_blocks_that_are_computed_anew_are_not_given_away(bed):
+    """vLLM takes none from its cache for a request that wants its prompt's log probabilities."""
+    engine = {"max_num_seqs": 16, "kv_mib": [64, 9]}
+    ranks = bed.run(run_cases, [Case("cached", {}, OFTEN)], engine, deadline=120)
+    verify(ranks, **PREEMPTED)
+    runs = (ranks[1][0].plain, ranks[1][0].hooked)
+    plain, hooked = (next(i for i, batch in enumerate(run.trace.batches) if "3" in batch) for run in runs)
+    assert 0 < hooked <= plain
+
+
+def test_waiting_samples_that_end_at_different_lengths(bed):
+    """vLLM says for a parent what was cached for the sample that ended last: which one that is depends on when they
+    began, and so on what has moved.
+    """
+    cases = [Case("staggered", {}, OFTEN, plan) for plan in (None, "shuffle")]
+    ranks = bed.run(run_cases, cases, {"max_num_seqs": SLOTS}, deadline=240)
+    verify(ranks, ignore=("num_cached_tokens",))
+    for pair in ranks[0]:
+        assert {o.num_cached_tokens for o in (*pair.plain.outputs, *pair.hooked.outputs)} <= {0, 256}
+        assert len({len(one.token_ids) for o in pair.plain.outputs for one in o.outputs}) > 5
+        assert pair.hooked.stats["sequences_moved"] > 0
 
 
 LONG, BUDGET, TOLERANCE = 600, 64, 1e-4

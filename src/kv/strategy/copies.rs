@@ -30,6 +30,7 @@ impl Mover for Copies {
             Direction::Gather => ffi::SEQSHIFT_GATHER,
             Direction::Scatter => ffi::SEQSHIFT_SCATTER,
         };
+        let possible = self.is_possible();
         // SAFETY: the table is complete, all references live, the caller vouches for the memory.
         let code = unsafe {
             ffi::seqshiftCopyBlocks(
@@ -46,6 +47,9 @@ impl Mover for Copies {
                 &mut self.state,
             )
         };
+        if possible && !self.is_possible() {
+            tracing::warn!("two-dimensional copies are refused: blocks are copied run by run");
+        }
         check(runtime.symbols(), "a copy of blocks", code)
     }
 

@@ -36,8 +36,11 @@ class Prefixes:
         return self._starts[hashes[0]] > 1 or bool(self._hit(request))
 
     def held(self, request: Request) -> int:
-        """Blocks of a waiting request that running ones hold: it takes no free ones for them."""
-        if not self._blocks.enable_caching:
+        """Blocks of a waiting request that running ones hold: it takes no free ones for them.
+
+        vLLM looks nothing up for a request that wants its prompt's log probabilities: all of it is computed.
+        """
+        if not self._blocks.enable_caching or request.sampling_params.prompt_logprobs is not None:
             return 0
         return sum(block.ref_cnt > 0 for block in self._hit(request))
 
