@@ -300,7 +300,9 @@ def transfer(rank: int, shard: int) -> Iterator[Cell]:
 
     for name, first, count in (("", 1, 1), (", later", 5, 1), (", always", 1, FOR_EVER)):
         for symbol in STREAMS:
-            yield cell(f"{symbol} fails{name}", Mock(symbol, Action.RETURN, ACL_INTERNAL, first, count))
+            # If the first is that behind a kernel, there are copies instead, whose own comes next.
+            calls = count and (2 if symbol == "aclrtRecordEvent" else 1)
+            yield cell(f"{symbol} fails{name}", Mock(symbol, Action.RETURN, ACL_INTERNAL, first, calls))
         refused = Mock(COPIES_OF_BLOCKS, Action.RETURN, ACL_INTERNAL, first, count and REFUSALS)
         yield cell(f"copies are refused{name}", refused)
         batch = "HcclBatchSendRecv"
