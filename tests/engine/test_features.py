@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from pathlib import Path
 from unittest.mock import patch
 
@@ -198,6 +199,31 @@ def test_vllm_refuses_such_an_engine(accepted, feature):
 
 ROOT = Path(__file__).parents[2]
 DOCUMENT = (ROOT / "docs" / "features.md").read_text(encoding="utf-8")
+
+
+def slow_grammar(ctx):
+    """Lengths of what an unhooked group generates whose rank 1 has nothing but a request that waits for its grammar."""
+    from vllm.sampling_params import GuidedDecodingParams
+    from vllm.v1.structured_output import StructuredOutputManager
+
+    create = StructuredOutputManager._async_create_grammar
+
+    def slowly(manager, request):
+        time.sleep(2)
+        return create(manager, request)
+
+    StructuredOutputManager._async_create_grammar = slowly
+    llm = make_llm(ctx)
+    guided = {"guided_decoding": GuidedDecodingParams(choice=CHOICES), "ignore_eos": False}
+    work = workload.given(ctx.dp_rank, [[40], [10]], **(guided if ctx.dp_rank else {}))
+    return [len(o.outputs[0].token_ids) for o in rollout.run_rollout(llm, work, hooked=False).outputs]
+
+
+def test_a_rank_that_waits_for_a_grammar_does_not_stop_its_group(bed):
+    """The bed mends what is vLLM's: such a rank runs no forward, for which its peers would wait."""
+    (plain,), (guided,) = bed.run(slow_grammar, deadline=90)
+    assert plain == 40
+    assert 0 < guided <= 10
 
 
 def rows():

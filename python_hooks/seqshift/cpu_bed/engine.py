@@ -8,6 +8,8 @@ The changes, each for a fault of the CPU test bed, not of the product:
 * IPEX's attention cuts the queries of each prompt into pieces of 32, 64 or 128, by the longest prompt of the batch, and
   the last piece may have one to three rows: it is told that all batches hold a long one. Pieces then begin where KV
   blocks do, so a prefix hit changes nothing either.
+* While a grammar is compiled in a thread, its request is not scheduled. A rank that has no other then runs no forward,
+  hooked or not, and its peers wait for it in their own: the engine waits for the grammar first.
 * The CPU platform replaces `external_launcher` by `mp` when TP > 1.
 * The KV cache takes whole GiB of which every page is touched at start: it gets the size that is asked for.
 * The attention backend takes any request with its whole prompt computed for one that decodes a single token. A
@@ -24,6 +26,7 @@ import functools
 import os
 import sys
 from collections.abc import Iterator
+from concurrent.futures import wait
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -71,6 +74,7 @@ def patch() -> None:
     from vllm.engine.arg_utils import EngineArgs
     from vllm.platforms.cpu import CpuPlatform
     from vllm.v1.attention.backends.cpu_attn import TorchSDPAMetadataBuilderV1
+    from vllm.v1.structured_output import StructuredOutputManager
     from vllm.v1.worker.cpu_worker import CPUWorker
 
     oracle = EngineArgs._is_v1_supported_oracle
@@ -139,6 +143,16 @@ def patch() -> None:
         attention(cls, *args[:MAX_SEQLEN_Q], longest, *args[MAX_SEQLEN_Q + 1 :])
 
     PagedAttention.flash_attn_varlen_func = cuts_alike
+
+    grammar_init = StructuredOutputManager.grammar_init
+
+    @functools.wraps(grammar_init)
+    def compiled_first(manager: Any, request: Any) -> None:
+        grammar_init(manager, request)
+        if request.structured_output_request is not None:
+            wait([request.structured_output_request._grammar])
+
+    StructuredOutputManager.grammar_init = compiled_first
 
     init_dp_group = ParallelConfig.stateless_init_dp_group
 
