@@ -25,30 +25,25 @@ fn agree(seed: u64, count: usize, kind: Kind) -> usize {
         let gears = Gears::new(&case.gears).unwrap();
         let got = plan(&case.loads, &gears, &case.options).unwrap();
         let best = exhaustive::best_equal(&case, &gears);
+        let reached = || {
+            let reached = outcome::apply(&case, &got);
+            let busiest = reached.active_after.iter().max().unwrap();
+            let gear = gears.gear_of(*busiest);
+            assert_eq!(got.gear_after, gear, "{case:#?}\n{got:#?}");
+            reached
+        };
         match best {
             None => match exhaustive::best_room(&case) {
                 None => assert!(got.is_empty(), "expected nothing: {case:#?}\n{got:#?}"),
                 Some(best) => {
-                    let reached = outcome::apply(&case, &got);
-                    let busiest = reached.active_after.iter().max().unwrap();
-                    assert_eq!(
-                        got.gear_after,
-                        gears.gear_of(*busiest),
-                        "{case:#?}\n{got:#?}"
-                    );
+                    reached();
                     let room = exhaustive::room_of(&case, &got);
                     assert_eq!(room, best, "{case:#?}\n{got:#?}");
                     rooms += 1;
                 }
             },
             Some(best) => {
-                let reached = outcome::apply(&case, &got);
-                let busiest = reached.active_after.iter().max().unwrap();
-                assert_eq!(
-                    got.gear_after,
-                    gears.gear_of(*busiest),
-                    "{case:#?}\n{got:#?}"
-                );
+                let reached = reached();
                 let further = (reached.unserved_after, got.gear_after);
                 if further < (best.unserved, best.gear) {
                     better += 1;

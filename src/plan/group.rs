@@ -127,6 +127,15 @@ impl<'a> Group<'a> {
         }
     }
 
+    /// The most sequences that any rank runs at once, of those that are there or wait for room.
+    pub(super) fn at_once(&self, there: &[u32]) -> u32 {
+        let at_once = there.iter().zip(&self.most);
+        at_once
+            .map(|(&there, &most)| there.min(most))
+            .max()
+            .unwrap_or(0)
+    }
+
     pub(super) fn len(&self) -> usize {
         self.loads.len()
     }

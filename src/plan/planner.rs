@@ -89,9 +89,7 @@ pub(super) fn plan_once(group: &Group, gears: &Gears, options: &Options) -> Roun
         .zip(&home)
         .map(|(&a, &b)| a + b)
         .collect();
-    let at_once = before.iter().zip(&group.most);
-    let highest = at_once.map(|(&before, &most)| before.min(most)).max();
-    let gear_before = gears.gear_of(highest.unwrap_or(0));
+    let gear_before = gears.gear_of(group.at_once(&before));
     let nothing = |lower_bound: u32, reasons: Vec<Reason>| Round {
         plan: Plan {
             gear_before,

@@ -94,9 +94,7 @@ impl<'a> Seats<'a> {
             .iter()
             .map(|&rank| self.active[rank] + 1)
             .max();
-        let at_once = self.active.iter().zip(&self.group.most);
-        let highest = at_once.map(|(&active, &most)| active.min(most)).max();
-        highest.max(tied).unwrap_or(0)
+        self.group.at_once(&self.active).max(tied.unwrap_or(0))
     }
 
     /// Sequences of `active` on a rank that must leave it for `gear`.

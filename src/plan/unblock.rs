@@ -33,10 +33,8 @@ pub(super) fn or_unblock(group: &Group, gears: &Gears, found: Plan) -> Plan {
         running[position(m.from)] -= m.count;
         running[position(m.to)] += m.count;
     }
-    let at_once = running.iter().zip(&group.most);
-    let highest = at_once.map(|(&running, &most)| running.min(most)).max();
     Plan {
-        gear_after: gears.gear_of(highest.unwrap_or(0)),
+        gear_after: gears.gear_of(group.at_once(&running)),
         reasons: vec![Reason::WaitingServed],
         moves,
         ..found
