@@ -38,8 +38,7 @@ pub(super) fn job(part: &BlockPart<'_>) -> Job {
 /// Whether all of the part is one stretch of memory, in the order of the ids.
 pub(super) fn is_one_run(part: &BlockPart<'_>) -> bool {
     let length = part.range.end.saturating_sub(part.range.start);
-    let adjacent = |pair: &[u32]| pair[1].checked_sub(pair[0]) == Some(1);
-    part.ids.len() == 1 || (part.cache.stride == length && part.ids.windows(2).all(adjacent))
+    run(part.ids, part.cache.stride == length) == part.ids.len()
 }
 
 /// How many blocks from the first on are one stretch of memory, upwards.
