@@ -70,9 +70,9 @@ bench: build bed
 		$(BIN)/python benches/$$bench.py || missed="$$missed $$bench"; \
 	done; test -z "$$missed" || { echo "bounds missed:$$missed" >&2; exit 1; }
 
-# A million mutated inputs; SEQSHIFT_FUZZ_SEED repeats a run.
+# Ten million mutated inputs; SEQSHIFT_FUZZ_SEED repeats a run.
 fuzz:
-	SEQSHIFT_FUZZ_INPUTS=$${SEQSHIFT_FUZZ_INPUTS:-1000000} \
+	SEQSHIFT_FUZZ_INPUTS=$${SEQSHIFT_FUZZ_INPUTS:-10000000} \
 		$(CARGO) test --release --quiet --test wire mutated_inputs -- --nocapture
 
 # Every fault in every step on every rank; SEQSHIFT_FAULTS_SEED repeats the choice of ranks where there are many.

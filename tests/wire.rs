@@ -1,7 +1,9 @@
 //! The wire format takes any bytes: a message comes out as it went in, and everything else is an
 //! error that says what is wrong. Never a panic, never bytes left over, and never more memory than
-//! a small multiple of what arrived, whatever lengths it claims.
+//! what arrived can hold once it is decoded, and half as much again, whatever lengths it claims.
 
+#[path = "wire/bound.rs"]
+mod bound;
 #[path = "wire/fuzz.rs"]
 mod fuzz;
 #[path = "wire/memory.rs"]
@@ -12,10 +14,11 @@ mod messages;
 use std::fmt::Debug;
 
 use proptest::prelude::*;
+use seqshift::kv::LayoutDescription;
 use seqshift::wire::frame::{self, HEADER, Header, Kind, MAX_PAYLOAD};
 use seqshift::wire::manifest::{Manifest, SequenceKey, Tokens};
-use seqshift::wire::message::{Detail, Offer, Outcome, Reply, ShardVotes, Sync};
-use seqshift::wire::{VERSION, WireError, decode, encode};
+use seqshift::wire::message::{Detail, Meeting, Offer, Outcome, Reply, ShardVotes, Sync, Vote};
+use seqshift::wire::{List, VERSION, WireError, decode, encode};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -105,6 +108,15 @@ proptest! {
 
     #[test]
     fn measured(message in messages::measured()) { holds(Kind::Measured, &message)?; }
+
+    #[test]
+    fn all_measured(message in messages::all_measured()) { holds(Kind::Measured, &message)?; }
+
+    #[test]
+    fn meeting(message in messages::meeting()) { holds(Kind::Root, &message)?; }
+
+    #[test]
+    fn last_words(message in messages::last_words()) { holds(Kind::Leave, &message)?; }
 }
 
 #[test]
@@ -184,7 +196,7 @@ fn claimed<T: DeserializeOwned>(kind: Kind, before: &[u8], length: u64, after: &
         bytes.len()
     );
     assert!(
-        peak <= fuzz::allowed(bytes.len()),
+        peak <= bound::allowed(kind, bytes.len()),
         "{kind}: {peak} bytes held for {} that claim {length} elements",
         bytes.len()
     );
@@ -197,8 +209,8 @@ fn claimed_lengths_cost_no_memory() {
     for bits in 12..64 {
         let length = 1u64 << bits;
         for after in [&filling[..0], &filling[..100], &filling] {
-            claimed::<Vec<Offer>>(Kind::Offer, &[], length, after);
-            claimed::<Vec<Reply>>(Kind::Reply, &[], length, after);
+            claimed::<List<Offer>>(Kind::Offer, &[], length, after);
+            claimed::<List<Reply>>(Kind::Reply, &[], length, after);
             claimed::<Detail>(Kind::Detail, &[], length, after);
             claimed::<Detail>(Kind::Detail, &[0], length, after);
             claimed::<Outcome>(Kind::Outcome, &[], length, after);
@@ -209,14 +221,33 @@ fn claimed_lengths_cost_no_memory() {
             claimed::<(bool, Sync)>(Kind::Sync, &[1, 1, 0, 0, 1], length, after);
             claimed::<(bool, Sync)>(Kind::Sync, &[1, 1, 0, 0, 1, 0, 1], length, after);
             // A manifest's request id, prompt, and sampling parameters.
-            claimed::<Vec<Offer>>(Kind::Offer, &[1, 0, 0, 0], length, after);
-            claimed::<Vec<Offer>>(Kind::Offer, &[1, 0, 0, 0, 0, 0], length, after);
-            claimed::<Vec<Offer>>(Kind::Offer, &[1, 0, 0, 0, 0, 0, 0, 0], length, after);
+            claimed::<List<Offer>>(Kind::Offer, &[1, 0, 0, 0], length, after);
+            claimed::<List<Offer>>(Kind::Offer, &[1, 0, 0, 0, 0, 0], length, after);
+            claimed::<List<Offer>>(Kind::Offer, &[1, 0, 0, 0, 0, 0, 0, 0], length, after);
         }
     }
-    // The largest claim that the bytes could bear at one byte per element costs the most.
-    claimed::<(bool, Sync)>(Kind::Sync, &[1], 3000, &[0xff; 3000]);
-    claimed::<Vec<Offer>>(Kind::Offer, &[], 3000, &[0xff; 3000]);
+}
+
+/// Lists of the elements that take the most memory per byte, which end just after their memory
+/// has grown.
+#[test]
+fn bound_is_nearly_reached() {
+    const GROWN: usize = 210;
+    let nearly = |kind: Kind, peak: usize, bytes: usize| {
+        let allowed = bound::allowed(kind, bytes);
+        assert!(peak >= allowed / 10 * 9, "{kind}: {peak} of {allowed}");
+    };
+    let lists = encode(&bound::row()).repeat(GROWN);
+    let before = [1, 1, 0, 0, 1, 0, 1];
+    let peak = claimed::<(bool, Sync)>(Kind::Sync, &before, 999, &lists);
+    nearly(Kind::Sync, peak, before.len() + 2 + lists.len());
+    let lists = encode(&Vote::default()).repeat(GROWN);
+    let peak = claimed::<ShardVotes>(Kind::Shard, &[0], 999, &lists);
+    nearly(Kind::Shard, peak, 3 + lists.len());
+    // One layer of as many as there are bytes left claims as many sub-caches.
+    let layer = [encode(&998_u64), vec![0xff; 998]].concat();
+    let peak = claimed::<Meeting<LayoutDescription>>(Kind::Root, &[0, 1], 1000, &layer);
+    nearly(Kind::Root, peak, 4 + layer.len());
 }
 
 #[test]

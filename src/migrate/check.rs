@@ -18,7 +18,7 @@ use crate::collective::control::{ControlError, Members, Mesh, Received};
 use crate::plan::Measured;
 use crate::wire::frame::Kind;
 use crate::wire::message::{self, Detail, Load, ShardVotes, Speeds, Standing, Sync, Vote};
-use crate::wire::{decode, encode};
+use crate::wire::{List, decode, encode};
 
 /// How long a rank waits for the others to enter a check: the default of the
 /// engine's own gloo collectives, since a rank that is late here is late there.
@@ -195,9 +195,9 @@ impl<K: KvChannel> Migrator<K> {
         let until = Instant::now() + self.deadline;
         let ranks: Vec<message::Measured> =
             gather(&mut self.dp, Kind::Measured, &mine.into(), until)?;
-        let shards: Vec<Vec<message::Measured>> =
-            gather(&mut self.tp, Kind::Measured, &ranks, until)?;
-        Ok(shards.into_iter().flatten().map(Into::into).collect())
+        let shards = gather(&mut self.tp, Kind::Measured, &List(ranks), until)?;
+        let all = shards.into_iter().flat_map(|List(ranks)| ranks);
+        Ok(all.map(Into::into).collect())
     }
 
     /// The last exchange of a rollout: results that are still away go home.

@@ -6,7 +6,6 @@ use std::sync::mpsc::{Receiver, SendError, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::channel::{Background, KvChannel, KvMove, KvOutcome, KvReport};
@@ -17,6 +16,7 @@ use crate::kv::{
     KvLayout, LayoutDescription, Move, MoveOutcome, SubCache, Transfer, TransferOptions, register,
 };
 use crate::wire::frame::Kind;
+use crate::wire::message::Meeting;
 use crate::wire::{decode, encode};
 
 /// How the KV path is opened; the same on every rank but for the device.
@@ -34,14 +34,6 @@ pub struct KvOptions {
     pub verify: bool,
     /// Stack of the thread that copies in the background, in bytes.
     pub stack_bytes: usize,
-}
-
-/// What a rank brings to a new communicator.
-#[derive(Serialize, Deserialize)]
-struct Meeting {
-    /// From rank 0, where the ranks meet; empty when it could not be made.
-    root: Vec<u8>,
-    layout: Option<LayoutDescription>,
 }
 
 /// After its deadline a failed exchange gets this long to stop what it has begun.
@@ -194,7 +186,7 @@ impl KvPath {
             .map_err(|e| e.to_string())?;
         let mut root = None;
         for (rank, bytes) in received.into_iter().enumerate() {
-            let theirs: Meeting = bytes
+            let theirs: Meeting<LayoutDescription> = bytes
                 .and_then(|b| decode(Kind::Root, &b))
                 .map_err(|e| format!("rank {rank}: {e}"))?;
             if let (Some(mine), Some(theirs)) = (&layout, &theirs.layout)

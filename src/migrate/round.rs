@@ -12,7 +12,7 @@ use super::report::{MoveResult, Report};
 use crate::wire::frame::Kind;
 use crate::wire::manifest::SequenceKey;
 use crate::wire::message::{MoveOutcome, Offer, Outcome, Reply, Vote};
-use crate::wire::{decode, encode};
+use crate::wire::{List, decode, encode};
 
 /// What this rank knows of one move on its way through steps 3 to 6.
 #[derive(Debug, Default)]
@@ -171,13 +171,13 @@ impl<'a, K: KvChannel> Round<'a, K> {
         let received = self.to.dp.all_to_all(Kind::Offer, payloads, self.until)?;
         for (peer, bytes) in (0..).zip(received) {
             let inbound = self.inbound(Some(peer));
-            match bytes.and_then(|b| decode::<Vec<Offer>>(Kind::Offer, &b)) {
-                Ok(offers) if offers.len() == inbound.len() => {
+            match bytes.and_then(|b| decode::<List<Offer>>(Kind::Offer, &b)) {
+                Ok(List(offers)) if offers.len() == inbound.len() => {
                     for (i, offer) in inbound.into_iter().zip(offers) {
                         self.reserve(engine, i, offer);
                     }
                 }
-                Ok(offers) => {
+                Ok(List(offers)) => {
                     let why = format!("{} offers instead of {}", offers.len(), inbound.len());
                     self.reject_all(&inbound, &why);
                 }
@@ -248,8 +248,8 @@ impl<'a, K: KvChannel> Round<'a, K> {
         }
         for (peer, bytes) in (0..).zip(received) {
             let outbound = self.outbound(Some(peer));
-            match bytes.and_then(|b| decode::<Vec<Reply>>(Kind::Reply, &b)) {
-                Ok(replies) if replies.len() == outbound.len() => {
+            match bytes.and_then(|b| decode::<List<Reply>>(Kind::Reply, &b)) {
+                Ok(List(replies)) if replies.len() == outbound.len() => {
                     for (i, reply) in outbound.into_iter().zip(replies) {
                         let passage = &mut self.passages[i];
                         match reply {
@@ -263,7 +263,7 @@ impl<'a, K: KvChannel> Round<'a, K> {
                         }
                     }
                 }
-                Ok(replies) => {
+                Ok(List(replies)) => {
                     let why = format!("{} replies instead of {}", replies.len(), outbound.len());
                     self.reject_all(&outbound, &why);
                 }

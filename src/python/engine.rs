@@ -96,7 +96,7 @@ fn output_of((token_ids, rows, finish, num_cached_tokens): Output) -> TokenOutpu
     TokenOutput {
         token_ids,
         logprobs: rows.map(|rows| rows.into_iter().map(row).collect()),
-        finish: finish.map(|(reason, stop_token)| Finish { reason, stop_token }),
+        finish: finish.map(|(reason, stop_token)| Box::new(Finish { reason, stop_token })),
         num_cached_tokens,
     }
 }

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::list::{list, optional_list};
 use super::manifest::{Manifest, SequenceKey};
 
 /// Step 1, every check: what a rank says of itself.
@@ -45,10 +46,13 @@ pub struct SequenceDetail {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Detail {
     /// Running sequences.
+    #[serde(deserialize_with = "list")]
     pub running: Vec<SequenceDetail>,
     /// Prompt blocks of each waiting request that may move, in queue order.
+    #[serde(deserialize_with = "list")]
     pub waiting_blocks: Vec<u32>,
     /// Prompt blocks of each waiting request that may not move, in queue order.
+    #[serde(deserialize_with = "list")]
     pub pinned_waiting_blocks: Vec<u32>,
     /// KV blocks that may be given away now.
     pub free_kv_blocks: u32,
@@ -60,6 +64,7 @@ pub struct Detail {
     pub speeds: Speeds,
     /// What has become of the sequences whose KV was copied from here in the background,
     /// in plan order.
+    #[serde(deserialize_with = "list")]
     pub standing: Vec<Standing>,
 }
 
@@ -118,6 +123,7 @@ pub struct MoveOutcome {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Outcome {
     /// The moves that this rank sends or receives.
+    #[serde(deserialize_with = "list")]
     pub moves: Vec<MoveOutcome>,
     /// The KV communicator must be made anew.
     pub communicator_broken: bool,
@@ -127,11 +133,13 @@ pub struct Outcome {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TokenOutput {
     /// The token ids of one step (one, without speculation).
+    #[serde(deserialize_with = "list")]
     pub token_ids: Vec<u32>,
     /// Log-probability rows, if asked for: one per token.
+    #[serde(deserialize_with = "optional_list")]
     pub logprobs: Option<Vec<LogprobRow>>,
     /// Set on the last one, unless a stop string ended it: the origin finds that itself.
-    pub finish: Option<Finish>,
+    pub finish: Option<Box<Finish>>,
     /// Prefix-cache hits of the request.
     pub num_cached_tokens: i64,
 }
@@ -140,8 +148,10 @@ pub struct TokenOutput {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct LogprobRow {
     /// Token ids, the sampled one first.
+    #[serde(deserialize_with = "list")]
     pub token_ids: Vec<i64>,
     /// Their log probabilities.
+    #[serde(deserialize_with = "list")]
     pub values: Vec<f64>,
     /// Rank of the sampled token.
     pub sampled_rank: i64,
@@ -162,6 +172,7 @@ pub struct Return {
     /// Whose they are.
     pub key: SequenceKey,
     /// In the order of generation.
+    #[serde(deserialize_with = "list")]
     pub outputs: Vec<TokenOutput>,
     /// The sequence runs no more; its origin forgets the move.
     pub done: bool,
@@ -171,8 +182,10 @@ pub struct Return {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Sync {
     /// Outputs of the receiver's own requests.
+    #[serde(deserialize_with = "list")]
     pub returns: Vec<Return>,
     /// Sequences that their origin has aborted.
+    #[serde(deserialize_with = "list")]
     pub aborts: Vec<SequenceKey>,
 }
 
@@ -191,6 +204,7 @@ pub struct ShardVotes {
     /// What the shards must share before they act: a plan's digest, or flags.
     pub plan: u64,
     /// One vote per item.
+    #[serde(deserialize_with = "list")]
     pub votes: Vec<Vote>,
 }
 
@@ -198,6 +212,7 @@ pub struct ShardVotes {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Measured {
     /// (gear, seconds per step).
+    #[serde(deserialize_with = "list")]
     pub step_seconds: Vec<(u32, f64)>,
     /// Seconds of a check with moves, without the KV.
     pub fixed_seconds: Option<f64>,
@@ -207,4 +222,13 @@ pub struct Measured {
     pub blocks_per_sequence: f64,
     /// The most tokens that a running sequence may still generate.
     pub longest_remaining: Option<u32>,
+}
+
+/// What a rank brings to a new KV communicator. `L` describes the layout of its KV caches.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Meeting<L> {
+    /// From rank 0, where the ranks meet; empty when it could not be made.
+    pub root: Vec<u8>,
+    /// None without KV caches.
+    pub layout: Option<L>,
 }

@@ -4,8 +4,11 @@
 //! [`message`]; a [`manifest`] is what one moved sequence needs besides its KV.
 
 pub mod frame;
+mod list;
 pub mod manifest;
 pub mod message;
+
+pub use list::List;
 
 use serde::{Serialize, de::DeserializeOwned};
 

@@ -1,4 +1,4 @@
-//! Mutated frames and payloads. `SEQSHIFT_FUZZ_INPUTS` (20,000 unless set) says how many,
+//! Mutated frames and payloads. `SEQSHIFT_FUZZ_INPUTS` (100,000 unless set) says how many,
 //! `SEQSHIFT_FUZZ_SEED` repeats a run; the seed is printed.
 
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -8,84 +8,141 @@ use proptest::strategy::ValueTree;
 use proptest::test_runner::{RngAlgorithm, TestRng, TestRunner};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
+use seqshift::kv::LayoutDescription;
 use seqshift::wire::frame::{self, Kind};
-use seqshift::wire::message::{Detail, Load, Measured, Offer, Outcome, Reply, ShardVotes, Sync};
-use seqshift::wire::{decode, encode};
+use seqshift::wire::message::{
+    Detail, Load, Measured, Meeting, Offer, Outcome, Reply, ShardVotes, Sync,
+};
+use seqshift::wire::{List, decode, encode};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::{memory, messages};
+use super::{bound, memory, messages};
 
-/// The most memory that decoding this many bytes may hold. A byte can claim one element of each
-/// of the lists nested in a message; the structs of all those take less than 256 bytes. The
-/// constant is for the text of an error.
-pub fn allowed(bytes: usize) -> usize {
-    256 * bytes + 512
-}
-
-/// Decodes as `T`; true when it is one. Whatever is accepted must survive another round trip.
-fn probe<T: Serialize + DeserializeOwned>(kind: Kind, bytes: &[u8]) -> bool {
+/// Decodes as `T`: whether it is one, and the memory that it took. Whatever is accepted must
+/// survive another round trip.
+fn probe<T: Serialize + DeserializeOwned>(kind: Kind, bytes: &[u8]) -> (bool, usize) {
     let (result, peak) = memory::peak(|| decode::<T>(kind, bytes));
     assert!(
-        peak <= allowed(bytes.len()),
+        peak <= bound::allowed(kind, bytes.len()),
         "{kind}: {peak} bytes held for {}: {bytes:02x?}",
         bytes.len()
     );
-    let Ok(message) = result else { return false };
+    let Ok(message) = result else {
+        return (false, peak);
+    };
     let again = encode(&message);
     let back = decode::<T>(kind, &again).expect("what was encoded here can be read");
     assert_eq!(encode(&back), again, "{kind}: {bytes:02x?}");
-    true
+    (true, peak)
 }
 
-fn probe_offers(kind: Kind, bytes: &[u8]) -> bool {
-    for offer in decode::<Vec<Offer>>(kind, bytes).into_iter().flatten() {
-        if let Offer::Manifest(manifest, _) = offer {
-            // Only that it does not panic.
-            let _ = manifest.validate(16);
+fn probe_offers(kind: Kind, bytes: &[u8]) -> (bool, usize) {
+    if let Ok(List(offers)) = decode::<List<Offer>>(kind, bytes) {
+        for offer in offers {
+            if let Offer::Manifest(manifest, _) = offer {
+                // Only that it does not panic.
+                let _ = manifest.validate(16);
+            }
         }
     }
-    probe::<Vec<Offer>>(kind, bytes)
+    probe::<List<Offer>>(kind, bytes)
 }
 
-type Probe = fn(Kind, &[u8]) -> bool;
-const PROBES: [(Kind, Probe); 10] = [
-    (Kind::Load, probe::<Load>),
-    (Kind::Detail, probe::<Detail>),
-    (Kind::Offer, probe_offers),
-    (Kind::Reply, probe::<Vec<Reply>>),
-    (Kind::Outcome, probe::<Outcome>),
-    (Kind::Sync, probe::<(bool, Sync)>),
-    (Kind::Shard, probe::<ShardVotes>),
-    (Kind::Measured, probe::<Measured>),
-    (Kind::Prepare, probe::<Vec<(u32, u32)>>),
-    (Kind::Prepared, probe::<Vec<bool>>),
-];
+type Probe = fn(Kind, &[u8]) -> (bool, usize);
 
-/// Encoded messages of each kind, in the order of [`PROBES`].
-fn corpus(seed: u64) -> Vec<Vec<Vec<u8>>> {
-    const EACH: usize = 24;
+/// A kind of message, and encoded ones to begin with.
+struct Target {
+    kind: Kind,
+    probe: Probe,
+    corpus: Vec<Vec<u8>>,
+}
+
+/// Every message that a frame can carry.
+fn targets(seed: u64) -> Vec<Target> {
     let mut bytes = [0; 32];
     bytes[..8].copy_from_slice(&seed.to_le_bytes());
     let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &bytes);
     let mut runner = TestRunner::new_with_rng(ProptestConfig::default(), rng);
-    let mut draw = |strategy: BoxedStrategy<Vec<u8>>| -> Vec<Vec<u8>> {
-        (0..EACH)
-            .map(|_| strategy.new_tree(&mut runner).unwrap().current())
-            .collect()
-    };
+    let runner = &mut runner;
     vec![
-        draw(messages::load().prop_map(|m| encode(&m)).boxed()),
-        draw(messages::detail().prop_map(|m| encode(&m)).boxed()),
-        draw(messages::offers().prop_map(|m| encode(&m)).boxed()),
-        draw(messages::replies().prop_map(|m| encode(&m)).boxed()),
-        draw(messages::outcome().prop_map(|m| encode(&m)).boxed()),
-        draw(messages::sync().prop_map(|m| encode(&m)).boxed()),
-        draw(messages::votes().prop_map(|m| encode(&m)).boxed()),
-        draw(messages::measured().prop_map(|m| encode(&m)).boxed()),
-        draw(messages::ranges().prop_map(|m| encode(&m)).boxed()),
-        draw(messages::taken().prop_map(|m| encode(&m)).boxed()),
+        target(Kind::Load, probe::<Load>, messages::load(), runner),
+        target(Kind::Detail, probe::<Detail>, messages::detail(), runner),
+        target(Kind::Offer, probe_offers, messages::offers(), runner),
+        target(
+            Kind::Reply,
+            probe::<List<Reply>>,
+            messages::replies(),
+            runner,
+        ),
+        target(Kind::Outcome, probe::<Outcome>, messages::outcome(), runner),
+        target(Kind::Sync, probe::<(bool, Sync)>, messages::sync(), runner),
+        target(Kind::Drain, probe::<(bool, Sync)>, messages::sync(), runner),
+        target(Kind::Shard, probe::<ShardVotes>, messages::votes(), runner),
+        target(
+            Kind::Measured,
+            probe::<Measured>,
+            messages::measured(),
+            runner,
+        ),
+        target(
+            Kind::Measured,
+            probe::<List<Measured>>,
+            messages::all_measured(),
+            runner,
+        ),
+        target(
+            Kind::Prepare,
+            probe::<List<(u32, u32)>>,
+            messages::ranges(),
+            runner,
+        ),
+        target(
+            Kind::Prepared,
+            probe::<List<bool>>,
+            messages::taken(),
+            runner,
+        ),
+        target(
+            Kind::Root,
+            probe::<Meeting<LayoutDescription>>,
+            messages::meeting(),
+            runner,
+        ),
+        target(
+            Kind::Leave,
+            probe::<(Option<u32>, String)>,
+            messages::last_words(),
+            runner,
+        ),
+        target(Kind::Done, probe::<()>, Just(()), runner),
     ]
+}
+
+fn target<T: Serialize>(
+    kind: Kind,
+    probe: Probe,
+    messages: impl Strategy<Value = T>,
+    runner: &mut TestRunner,
+) -> Target {
+    const EACH: usize = 24;
+    let draw = |_| encode(&messages.new_tree(runner).unwrap().current());
+    Target {
+        kind,
+        probe,
+        corpus: (0..EACH).map(draw).collect(),
+    }
+}
+
+#[test]
+fn every_kind_that_carries_a_message_is_mutated() {
+    // The secret of a greeting is compared as it is; the others' frames are empty.
+    let no_message = [Kind::Hello, Kind::Ack, Kind::Again, Kind::Refused];
+    let targets = targets(0);
+    for kind in Kind::ALL {
+        let mutated = targets.iter().any(|target| target.kind == kind);
+        assert_ne!(mutated, no_message.contains(&kind), "{kind}");
+    }
 }
 
 /// A number below `bound`.
@@ -132,25 +189,28 @@ fn setting(name: &str) -> Option<u64> {
 
 #[test]
 fn mutated_inputs() {
-    let inputs = setting("SEQSHIFT_FUZZ_INPUTS").unwrap_or(20_000);
+    let inputs = setting("SEQSHIFT_FUZZ_INPUTS").unwrap_or(100_000);
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
     let seed = setting("SEQSHIFT_FUZZ_SEED").unwrap_or(now.as_nanos() as u64);
     println!("{inputs} inputs, SEQSHIFT_FUZZ_SEED={seed}");
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
-    let corpus = corpus(seed);
-    let (mut decoded, mut opened) = (0u64, 0u64);
+    let targets = targets(seed);
+    let (mut decoded, mut opened, mut most) = (0u64, 0u64, 0.0_f64);
     for _ in 0..inputs {
-        let which = below(&mut rng, PROBES.len());
-        let (kind, probe) = PROBES[which];
-        let pick = below(&mut rng, corpus[which].len());
-        let donors = &corpus[below(&mut rng, corpus.len())];
+        let target = &targets[below(&mut rng, targets.len())];
+        let kind = target.kind;
+        let donors = &targets[below(&mut rng, targets.len())].corpus;
         let other = &donors[below(&mut rng, donors.len())];
-        let mut payload = corpus[which][pick].clone();
+        let mut payload = target.corpus[below(&mut rng, target.corpus.len())].clone();
         for _ in 0..=below(&mut rng, 4) {
             mutate(&mut rng, &mut payload, other);
         }
         // A peer that seals nonsense: only the decoder stands in the way.
-        decoded += u64::from(probe(kind, &payload));
+        let (is_message, peak) = (target.probe)(kind, &payload);
+        decoded += u64::from(is_message);
+        if peak > bound::longest_error() {
+            most = most.max(peak as f64 / payload.len() as f64);
+        }
         // Damage on the way: the frame itself must notice.
         let mut sealed = frame::seal(kind, 3, &payload);
         let whole = sealed.clone();
@@ -163,5 +223,6 @@ fn mutated_inputs() {
         opened += u64::from(result);
     }
     println!("{decoded} payloads still decoded, {opened} frames were left whole");
+    println!("at most {most:.1} bytes held per byte");
     assert!(decoded > 0 && decoded < inputs);
 }

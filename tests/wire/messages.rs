@@ -3,10 +3,13 @@
 use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
+use proptest::sample::select;
+use seqshift::kv::{DType, Format, LayoutDescription, SubCacheDescription};
+use seqshift::wire::List;
 use seqshift::wire::manifest::{Manifest, SequenceKey, Tokens};
 use seqshift::wire::message::{
-    Detail, Finish, Load, LogprobRow, Measured, MoveOutcome, Offer, Outcome, Reply, Return,
-    SequenceDetail, ShardVotes, Speeds, Standing, Sync, TokenOutput, Vote,
+    Detail, Finish, Load, LogprobRow, Measured, Meeting, MoveOutcome, Offer, Outcome, Reply,
+    Return, SequenceDetail, ShardVotes, Speeds, Standing, Sync, TokenOutput, Vote,
 };
 
 /// Text of several alphabets, empty text included.
@@ -103,20 +106,20 @@ pub fn detail() -> impl Strategy<Value = Detail> {
         )
 }
 
-pub fn offers() -> impl Strategy<Value = Vec<Offer>> {
+pub fn offers() -> impl Strategy<Value = List<Offer>> {
     let offer = prop_oneof![
         (manifest(), any::<u32>()).prop_map(|(m, copied)| Offer::Manifest(Box::new(m), copied)),
         text().prop_map(Offer::Withdrawn),
     ];
-    vec(offer, 0..4)
+    vec(offer, 0..4).prop_map(List)
 }
 
-pub fn replies() -> impl Strategy<Value = Vec<Reply>> {
+pub fn replies() -> impl Strategy<Value = List<Reply>> {
     let reply = prop_oneof![
         any::<u32>().prop_map(Reply::Accept),
         text().prop_map(Reply::Reject)
     ];
-    vec(reply, 0..10)
+    vec(reply, 0..10).prop_map(List)
 }
 
 pub fn outcome() -> impl Strategy<Value = Outcome> {
@@ -148,7 +151,7 @@ pub fn sync() -> impl Strategy<Value = (bool, Sync)> {
         },
     );
     let finish = (text(), option::of(any::<i64>()))
-        .prop_map(|(reason, stop_token)| Finish { reason, stop_token });
+        .prop_map(|(reason, stop_token)| Box::new(Finish { reason, stop_token }));
     let output = (
         vec(any::<u32>(), 0..4),
         option::of(vec(row, 0..3)),
@@ -179,12 +182,12 @@ pub fn votes() -> impl Strategy<Value = ShardVotes> {
 }
 
 /// What a source offers to copy in the background, and what its destination takes.
-pub fn ranges() -> impl Strategy<Value = Vec<(u32, u32)>> {
-    vec(any::<(u32, u32)>(), 0..10)
+pub fn ranges() -> impl Strategy<Value = List<(u32, u32)>> {
+    vec(any::<(u32, u32)>(), 0..10).prop_map(List)
 }
 
-pub fn taken() -> impl Strategy<Value = Vec<bool>> {
-    vec(any::<bool>(), 0..10)
+pub fn taken() -> impl Strategy<Value = List<bool>> {
+    vec(any::<bool>(), 0..10).prop_map(List)
 }
 
 pub fn measured() -> impl Strategy<Value = Measured> {
@@ -204,4 +207,34 @@ pub fn measured() -> impl Strategy<Value = Measured> {
                 longest_remaining,
             },
         )
+}
+
+/// What the TP shards of a rank tell each other of all ranks.
+pub fn all_measured() -> impl Strategy<Value = List<Measured>> {
+    vec(measured(), 0..4).prop_map(List)
+}
+
+pub fn meeting() -> impl Strategy<Value = Meeting<LayoutDescription>> {
+    let dtypes = [DType::BFloat16, DType::Float8E4M3, DType::Int64];
+    let format = prop_oneof![
+        Just(Format::Nd),
+        Just(Format::FractalNz),
+        any::<i32>().prop_map(Format::Other),
+    ];
+    let sub_cache =
+        (any::<u64>(), select(dtypes.to_vec()), format).prop_map(|(length, dtype, format)| {
+            SubCacheDescription {
+                length,
+                dtype,
+                format,
+            }
+        });
+    let layout = vec(vec(sub_cache, 0..4), 0..6).prop_map(|layers| LayoutDescription { layers });
+    (vec(any::<u8>(), 0..80), option::of(layout))
+        .prop_map(|(root, layout)| Meeting { root, layout })
+}
+
+/// A rank's last words: whose fault it is, and why.
+pub fn last_words() -> impl Strategy<Value = (Option<u32>, String)> {
+    (option::of(any::<u32>()), text())
 }

@@ -12,7 +12,7 @@ use crate::migrate::policy::Flight;
 use crate::migrate::report::Report;
 use crate::wire::frame::Kind;
 use crate::wire::message::Vote;
-use crate::wire::{decode, encode};
+use crate::wire::{List, decode, encode};
 
 impl<K: KvChannel> Migrator<K> {
     /// Begins a round of copying; the report says when the next check comes.
@@ -45,7 +45,9 @@ impl<K: KvChannel> Migrator<K> {
         let mut votes = vec![Vote::default(); inbound.len()];
         for (peer, bytes) in (0..).zip(received) {
             let from_peer = pending.of(Some(peer), Some(rank));
-            let ranges = bytes.and_then(|b| decode::<Vec<(u32, u32)>>(Kind::Prepare, &b));
+            let ranges = bytes
+                .and_then(|b| decode::<List<(u32, u32)>>(Kind::Prepare, &b))
+                .map(|List(ranges)| ranges);
             let problem = match &ranges {
                 Ok(ranges) if ranges.len() == from_peer.len() => None,
                 Ok(ranges) => Some(format!(
@@ -95,8 +97,8 @@ impl<K: KvChannel> Migrator<K> {
             .into_iter()
             .map(|bytes| {
                 bytes
-                    .and_then(|b| decode(Kind::Prepared, &b))
-                    .unwrap_or_default()
+                    .and_then(|b| decode::<List<bool>>(Kind::Prepared, &b))
+                    .map_or_else(|_| Vec::new(), |List(answers)| answers)
             })
             .collect();
         let mut taken = vec![0; answers.len()];
