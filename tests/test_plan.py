@@ -113,6 +113,32 @@ def test_counts_alone_and_waiting_requests_have_no_ids():
         assert moved(seqshift.plan_migrations(loads, [8, 4])) == 2
 
 
+def test_waiting_requests_that_cannot_move_keep_their_room():
+    """Of 20 free blocks rank 1's own take what they need; sequences of 10 blocks find room in what is left."""
+
+    def count(**pinned):
+        return moved(seqshift.plan_migrations([rank(0, 4), rank(1, 0, free=20, max_num_seqs=3, **pinned)], [4, 3, 2]))
+
+    assert count() == 2
+    assert count(pinned_waiting=1) == 1
+    assert count(pinned_waiting=1, pinned_waiting_kv_blocks=10) == 1
+    assert count(pinned_waiting=1, pinned_waiting_kv_blocks=[11]) == 0
+    assert count(pinned_waiting=2, pinned_waiting_kv_blocks=[0, 0]) == 1
+    assert count(pinned_waiting=3, pinned_waiting_kv_blocks=0) == 0
+    assert count(pinned_waiting_kv_blocks=[]) == 2
+
+
+def test_running_sequences_make_room_for_waiting_requests_that_cannot_move():
+    full = rank(0, 4, free=0, max_num_seqs=4, pinned_waiting=2)
+    plan = seqshift.plan_migrations([full, rank(1, 1, free=99)], [8, 4])
+    assert (plan.moves[0].from_rank, plan.moves[0].to_rank, plan.moves[0].needs_kv) == (0, 1, True)
+    assert plan.reasons == ("waiting_served",)
+    as_object = seqshift.RankLoad(0, 4, 0, 0, 4, [seqshift.SequenceLoad(**s) for s in full["sequences"]], None, 2)
+    assert seqshift.plan_migrations([as_object, rank(1, 1, free=99)], [8, 4]) == plan
+    full["pinned_waiting"] = 0
+    assert seqshift.plan_migrations([full, rank(1, 1, free=99)], [8, 4]).moves == ()
+
+
 def test_reasons():
     assert seqshift.plan_migrations([rank(0, 9)], [16, 8]).reasons == ("single_rank",)
     assert seqshift.plan_migrations([rank(0, 8), rank(1, 1)], [16, 8]).reasons == ("already_lowest",)
@@ -156,6 +182,23 @@ def test_reasons():
         ([{**rank(0, 2), "running": 3}], {}, "loads[0].sequences", "2"),
         ([rank(0, 1, 2, waiting_kv_blocks=[1])], {}, "loads[0].waiting_kv_blocks", "1"),
         ([rank(0, 1, 2, waiting_kv_blocks=[1, -1])], {}, "loads[0].waiting_kv_blocks[1]", "-1"),
+        ([rank(0, 1, 2, waiting_kv_blocks="x")], {}, "loads[0].waiting_kv_blocks", "'x'"),
+        ([rank(0, 1, pinned_waiting=-1)], {}, "loads[0].pinned_waiting", "-1"),
+        ([rank(0, 1, pinned_waiting=None)], {}, "loads[0].pinned_waiting", "None"),
+        (
+            [rank(0, 1, pinned_waiting=2, pinned_waiting_kv_blocks=[1])],
+            {},
+            "loads[0].pinned_waiting_kv_blocks",
+            "1 entries, but pinned_waiting = 2; give one per request",
+        ),
+        (
+            [rank(0, 1, pinned_waiting_kv_blocks=[3])],
+            {},
+            "loads[0].pinned_waiting_kv_blocks",
+            "1 entries, but pinned_waiting = 0",
+        ),
+        ([rank(0, 1, pinned_waiting=1, pinned_waiting_kv_blocks=["a"])], {}, "pinned_waiting_kv_blocks[0]", "'a'"),
+        ([rank(0, 1, pinned_waiting=2**26)], {}, "loads", "running and waiting in total"),
         ([{"rank": 0, "running": 1, "sequences": [{"request_id": "a"}]}], {}, "sequences[0].kv_blocks", "missing"),
         (
             [{"rank": 0, "running": 1, "sequences": [{"request_id": "a", "kv_blocks": 1, "movable": 2}]}],
@@ -215,6 +258,18 @@ def test_places_of_waiting_requests_are_printed(tmp_path):
     loads = [waiting, {"rank": 1, "running": 0, "free_kv_blocks": 4}]
     file.write_text(json.dumps({"graph_batch_sizes": [2, 1], "loads": loads}))
     assert "position 1" in CliRunner().invoke(app, ["plan", str(file)]).stdout
+
+
+def test_pinned_waiting_requests_in_a_file(tmp_path, monkeypatch):
+    file = tmp_path / "state.json"
+    loads = [rank(0, 2, max_num_seqs=2, pinned_waiting=1, pinned_waiting_kv_blocks=3), rank(1, 0)]
+    file.write_text(json.dumps({"graph_batch_sizes": [4, 2], "loads": loads}))
+    monkeypatch.setenv("COLUMNS", "160")
+    out = CliRunner().invoke(app, ["plan", str(file)])
+    assert out.exit_code == 0, out.stderr
+    assert "0 + 1 pinned" in out.stdout
+    assert "waiting_served" in out.stdout
+    assert "0-1" in out.stdout
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,9 @@ __version__: str
 ROUTER_POLICIES: list[str]
 
 def plan_core(
-    loads: list[tuple[int, int, int, list[int] | None, int | None, int | None, list[tuple[int, bool]] | None]],
+    loads: list[
+        tuple[int, int, int, list[int] | None, list[int], int | None, int | None, list[tuple[int, bool]] | None]
+    ],
     graph_batch_sizes: list[int],
     max_num_seqs: int | None,
     minimum_gain: float,

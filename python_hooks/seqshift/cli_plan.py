@@ -92,7 +92,10 @@ def _show(plan: Plan, loads: list[dict[str, Any]]) -> None:
     ranks = Table("rank", "running", "waiting", "arrivals")
     for load in sorted(loads, key=lambda load: load["rank"]):
         net = arrivals[load["rank"]]
-        ranks.add_row(str(load["rank"]), str(load["running"]), str(load.get("waiting", 0)), f"{net:+d}" if net else "0")
+        waiting = str(load.get("waiting", 0))
+        if load.get("pinned_waiting"):
+            waiting += f" + {load['pinned_waiting']} pinned"
+        ranks.add_row(str(load["rank"]), str(load["running"]), waiting, f"{net:+d}" if net else "0")
     console.print(ranks)
     if plan.moves:
         moves = Table("from", "to", "count", "kind", "requests")

@@ -38,6 +38,9 @@ class RankLoad:
     limit, as for `max_num_seqs`. `sequences` describes all running requests; without it they count one block each and
     all can move. `waiting_kv_blocks` is what each waiting request needs: one number for all, or one per request in
     queue order; one block when `None`. The planner takes it off the rank's slots and blocks before others come there.
+    `pinned_waiting` counts further waiting requests, which cannot be carried to another rank, and
+    `pinned_waiting_kv_blocks` says in the same ways what each of them needs. They run here as soon as there is room:
+    running sequences keep out of it, and make more where nothing else is to be gained and another rank can take them.
     """
 
     rank: int
@@ -47,6 +50,8 @@ class RankLoad:
     max_num_seqs: int | None = None
     sequences: Sequence[SequenceLoad] | None = None
     waiting_kv_blocks: int | Sequence[int] | None = None
+    pinned_waiting: int = 0
+    pinned_waiting_kv_blocks: int | Sequence[int] | None = None
 
 
 @dataclass(frozen=True)
@@ -106,7 +111,7 @@ def plan_migrations(
     """
     ranks = [_rank_load(load, f"loads[{i}]") for i, load in enumerate(_items(loads, "loads"))]
     _check_names(ranks)
-    total = sum(load.running + load.waiting for load in ranks)
+    total = sum(load.running + load.waiting + load.pinned_waiting for load in ranks)
     if total > _MOST_SEQUENCES:
         raise ValueError(f"loads: {total} running and waiting in total; at most {_MOST_SEQUENCES} can be planned")
     gears = [
@@ -131,13 +136,18 @@ def plan_migrations(
 
 
 def _as_tuple(load: RankLoad) -> tuple[Any, ...]:
-    blocks = load.waiting_kv_blocks
-    if isinstance(blocks, int):
-        blocks = [blocks] * load.waiting
+    waiting = _listed(load.waiting_kv_blocks, load.waiting)
+    pinned = _listed(load.pinned_waiting_kv_blocks, load.pinned_waiting)
+    if pinned is None:
+        pinned = [1] * load.pinned_waiting
     sequences = load.sequences
     if sequences is not None:
         sequences = [(sequence.kv_blocks, sequence.movable) for sequence in sequences]
-    return load.rank, load.running, load.waiting, blocks, load.free_kv_blocks, load.max_num_seqs, sequences
+    return load.rank, load.running, load.waiting, waiting, pinned, load.free_kv_blocks, load.max_num_seqs, sequences
+
+
+def _listed(blocks: int | Sequence[int] | None, count: int) -> Sequence[int] | None:
+    return [blocks] * count if isinstance(blocks, int) else blocks
 
 
 # --- Checks: each returns the value to use or raises ValueError with field, value and what is allowed. ---
@@ -147,7 +157,6 @@ def _rank_load(load: Any, where: str) -> RankLoad:
     given = _fields(load, RankLoad, where)
     for name in ("rank", "running"):
         given[name] = _integer(given[name], f"{where}.{name}")
-    given["waiting"] = _integer(given.get("waiting", 0), f"{where}.waiting")
     for name, largest in (("free_kv_blocks", 2**63), ("max_num_seqs", _LARGEST)):
         if given.get(name) is not None:
             given[name] = _integer(given[name], f"{where}.{name}", largest=largest)
@@ -160,10 +169,9 @@ def _rank_load(load: Any, where: str) -> RankLoad:
                 "request, or leave sequences out"
             )
         given["sequences"] = listed
-    if given.get("waiting_kv_blocks") is not None:
-        given["waiting_kv_blocks"] = _waiting_blocks(
-            given["waiting_kv_blocks"], given["waiting"], f"{where}.waiting_kv_blocks"
-        )
+    for name in ("waiting", "pinned_waiting"):
+        given[name] = _integer(given.get(name, 0), f"{where}.{name}")
+        given[f"{name}_kv_blocks"] = _waiting_blocks(given.get(f"{name}_kv_blocks"), given[name], where, name)
     return RankLoad(**given)
 
 
@@ -187,13 +195,17 @@ def _check_names(ranks: list[RankLoad]) -> None:
                 raise ValueError(f"loads[{i}].sequences[{j}].request_id = {given}: {problem}")
 
 
-def _waiting_blocks(value: Any, waiting: int, where: str) -> int | tuple[int, ...]:
+def _waiting_blocks(value: Any, count: int, load: str, name: str) -> int | tuple[int, ...] | None:
+    """What each of the `count` requests of the field `name` needs."""
+    where = f"{load}.{name}_kv_blocks"
     if isinstance(value, Iterable) and not isinstance(value, (str, bytes)):
         blocks = tuple(_integer(entry, f"{where}[{i}]") for i, entry in enumerate(value))
-        if len(blocks) != waiting:
-            raise ValueError(f"{where}: {len(blocks)} entries, but waiting = {waiting}; give one per waiting request")
+        if len(blocks) != count:
+            raise ValueError(
+                f"{where}: {len(blocks)} entries, but {name} = {count}; give one per request, or one number for all"
+            )
         return blocks
-    return _integer(value, where)
+    return None if value is None else _integer(value, where)
 
 
 def _sequence_load(sequence: Any, where: str) -> SequenceLoad:

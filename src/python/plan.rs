@@ -12,13 +12,14 @@ impl From<PlanError> for PyErr {
     }
 }
 
-/// rank, running, waiting, blocks per waiting request, free blocks, slots, and
-/// (blocks, movable) per running sequence.
+/// rank, running, waiting, blocks per waiting request, blocks per waiting request that cannot
+/// move, free blocks, slots, and (blocks, movable) per running sequence.
 type LoadTuple = (
     u32,
     u32,
     u32,
     Option<Vec<u32>>,
+    Vec<u32>,
     Option<u64>,
     Option<u32>,
     Option<Vec<(u32, bool)>>,
@@ -63,16 +64,16 @@ pub fn plan_core(
 }
 
 fn rank_load(load: LoadTuple) -> RankLoad {
-    let (rank, running, waiting, waiting_kv_blocks, free_kv_blocks, max_num_seqs, sequences) = load;
+    let (rank, running, waiting, waiting_kv_blocks, pinned_waiting, free, slots, sequences) = load;
     let sequence = |(kv_blocks, movable)| SequenceLoad { kv_blocks, movable };
     RankLoad {
         rank,
         running,
         waiting,
         waiting_kv_blocks,
-        pinned_waiting: Vec::new(),
-        free_kv_blocks,
-        max_num_seqs,
+        pinned_waiting,
+        free_kv_blocks: free,
+        max_num_seqs: slots,
         sequences: sequences.map(|listed| listed.into_iter().map(sequence).collect()),
     }
 }
