@@ -9,7 +9,7 @@ use libloading::os::unix::Library;
 use seqshift::device::{DeviceBuffer, Stream};
 use seqshift::ffi;
 use seqshift::kv::cost::Reason;
-use seqshift::kv::{BlockCopier, BlockPart, Direction, Strategy};
+use seqshift::kv::{BlockCopier, BlockPart, Direction, Strategy, SubCache};
 use support::cache::Cache;
 use support::fault::{Fault, Faults};
 use support::{LONG, mock, runtime};
@@ -72,6 +72,22 @@ fn many_scattered_blocks_go_by_kernels_and_few_by_copies() {
     assert_eq!(choice(0, &even).strategy, Strategy::Strided);
 }
 
+/// Copies whole blocks to or from `staging`; the caller waits for the stream while all memory lives.
+fn enqueue(
+    copier: &mut BlockCopier,
+    direction: Direction,
+    cache: &SubCache,
+    ids: &[u32],
+    staging: *mut u8,
+    stream: &Stream,
+) {
+    let bytes = ids.len() * cache.length as usize;
+    let range = 0..cache.length;
+    let part = BlockPart { cache, ids, range };
+    // SAFETY: the callers wait before they give any of the memory back.
+    unsafe { copier.copy(direction, &part, staging, bytes, stream) }.expect("it is enqueued");
+}
+
 /// Gathers and scatters `calls` times on one stream, each time other blocks, and compares.
 fn round_trips(stream: &Stream, copier: &mut BlockCopier, cache: &Cache, calls: u32) {
     let before = cache.read(stream);
@@ -81,15 +97,8 @@ fn round_trips(stream: &Stream, copier: &mut BlockCopier, cache: &Cache, calls: 
         let ids = scattered(20 + call * 7, 3 + 2 * call, 200);
         let bytes = ids.len() * one.length as usize;
         let staging = DeviceBuffer::new(stream.runtime(), bytes).expect("there is room");
-        let part = BlockPart {
-            cache: one,
-            ids: &ids,
-            range: 0..one.length,
-        };
         for direction in [Direction::Gather, Direction::Scatter] {
-            // SAFETY: all memory outlives the wait below.
-            unsafe { copier.copy(direction, &part, staging.as_ptr(), bytes, stream) }
-                .expect("it is enqueued");
+            enqueue(copier, direction, one, &ids, staging.as_ptr(), stream);
         }
         staged.push((ids, staging));
     }
@@ -128,15 +137,8 @@ fn one_index_serves_all_sub_caches() {
     let ids = scattered(40, 7, 100);
     faults.arm("aclrtMemcpy", 1, 0, Fault::Corrupt(1 << 40));
     for (index, one) in cache.layout.sub_caches().iter().enumerate() {
-        let part = BlockPart {
-            cache: one,
-            ids: &ids,
-            range: 0..1024,
-        };
         let at = staging.as_ptr().wrapping_add(index * 40 * 1024);
-        // SAFETY: all memory outlives the wait.
-        unsafe { copier.copy(Direction::Gather, &part, at, 40 * 1024, &stream) }
-            .expect("it is enqueued");
+        enqueue(&mut copier, Direction::Gather, one, &ids, at, &stream);
     }
     assert_eq!(faults.hits(), 1, "one upload");
     assert_eq!(copier.counts().kernels, 6);
@@ -153,22 +155,8 @@ fn without_its_index_no_kernel_runs() {
     let staging = DeviceBuffer::new(stream.runtime(), 20 * 2048).expect("there is room");
     let mut copier = BlockCopier::new(Some(Strategy::Kernels));
     let mut scatter = |ids: &[u32]| {
-        let part = BlockPart {
-            cache: &cache.layout.sub_caches()[0],
-            ids,
-            range: 0..2048,
-        };
-        // SAFETY: all memory outlives the wait.
-        unsafe {
-            copier.copy(
-                Direction::Scatter,
-                &part,
-                staging.as_ptr(),
-                20 * 2048,
-                &stream,
-            )
-        }
-        .expect("it is enqueued");
+        let (one, at) = (&cache.layout.sub_caches()[0], staging.as_ptr());
+        enqueue(&mut copier, Direction::Scatter, one, ids, at, &stream);
         stream.wait(LONG).expect("it is done");
         copier.counts().kernels
     };
@@ -197,22 +185,8 @@ fn a_kernel_that_fails_on_the_device_is_an_error_of_the_stream() {
     faults.arm("aclnnIndexSelect", 1, 1, Fault::FailTask(i64::from(code)));
     let staging = DeviceBuffer::new(&runtime, 20 * 2048).expect("there is room");
     let ids = scattered(20, 7, 200);
-    let part = BlockPart {
-        cache: &cache.layout.sub_caches()[0],
-        ids: &ids,
-        range: 0..2048,
-    };
-    // SAFETY: all memory outlives the wait.
-    unsafe {
-        copier.copy(
-            Direction::Gather,
-            &part,
-            staging.as_ptr(),
-            staging.len(),
-            &stream,
-        )
-    }
-    .expect("it is enqueued");
+    let (one, at) = (&cache.layout.sub_caches()[0], staging.as_ptr());
+    enqueue(&mut copier, Direction::Gather, one, &ids, at, &stream);
     let error = stream.wait(LONG).expect_err("the kernel failed");
     assert_eq!(error.code(), Some(code));
     // Another stream trusts nothing that the failed one may have uploaded.
@@ -230,25 +204,11 @@ fn without_memory_for_a_workspace_blocks_are_copied() {
     let before = cache.read(&stream);
     let mut copier = BlockCopier::new(Some(Strategy::Kernels));
     let ids = scattered(20, 7, 200);
-    let part = BlockPart {
-        cache: &cache.layout.sub_caches()[0],
-        ids: &ids,
-        range: 0..2048,
-    };
     // The index comes first, then the workspace.
     let code = i64::from(ffi::CANN_RT_MEMORY_ALLOCATION);
     faults.arm("aclrtMalloc", 2, 1, Fault::Return(code));
-    // SAFETY: all memory outlives the wait.
-    unsafe {
-        copier.copy(
-            Direction::Gather,
-            &part,
-            staging.as_ptr(),
-            staging.len(),
-            &stream,
-        )
-    }
-    .expect("it is copied");
+    let (one, at) = (&cache.layout.sub_caches()[0], staging.as_ptr());
+    enqueue(&mut copier, Direction::Gather, one, &ids, at, &stream);
     let got = staging
         .read(0, staging.len(), &stream, LONG)
         .expect("readable");

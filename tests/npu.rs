@@ -7,7 +7,7 @@
 mod cache;
 
 use std::cell::Cell;
-use std::sync::{Arc, Barrier, Mutex};
+use std::sync::{Arc, Barrier, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -17,19 +17,18 @@ use seqshift::device::{
     CopyKind, DeviceBuffer, DeviceError, Event, HostBuffer, Runtime, RuntimeOptions, Stream,
 };
 use seqshift::ffi::LibraryOptions;
-use seqshift::kv::{Move, Strategy, Transfer, TransferOptions};
+use seqshift::kv::{ExchangeReport, Move, Strategy, Transfer, TransferOptions};
 
 const LONG: Duration = Duration::from_secs(120);
 
-/// One test at a time: they share the devices.
-static TURN: Mutex<()> = Mutex::new(());
-
-fn enabled(test: &str) -> bool {
-    let enabled = std::env::var_os("SEQSHIFT_TEST_NPU").is_some_and(|value| value == "1");
-    if !enabled {
+/// One test at a time: they share the devices. None where there are none.
+fn turn(test: &str) -> Option<MutexGuard<'static, ()>> {
+    static TURN: Mutex<()> = Mutex::new(());
+    if std::env::var_os("SEQSHIFT_TEST_NPU").is_none_or(|value| value != "1") {
         eprintln!("SKIPPED {test}: set SEQSHIFT_TEST_NPU=1 on a machine with NPUs");
+        return None;
     }
-    enabled
+    Some(TURN.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
 fn open(device: i32) -> Arc<Runtime> {
@@ -42,12 +41,72 @@ fn pattern(seed: u64, length: usize) -> Vec<u8> {
     (0..length).map(byte).collect()
 }
 
+/// A transfer of a cache's blocks; dropped before the cache.
+struct Path {
+    transfer: Transfer,
+    cache: Cache,
+}
+
+impl Path {
+    fn new(runtime: &Arc<Runtime>, cache: Cache) -> Self {
+        let options = TransferOptions::new(runtime, 64 << 20, true);
+        // SAFETY: the cache outlives the transfer.
+        let transfer = unsafe { Transfer::new(runtime, cache.layout.clone(), 2, options) }
+            .expect("there is room");
+        Self { transfer, cache }
+    }
+}
+
+/// Both ways at once between two ranks: 200 blocks of each into other blocks of its peer.
+struct Crossing {
+    path: Path,
+    peer: u32,
+    /// What the peer's cache holds.
+    theirs: Cache,
+    own: Vec<u32>,
+    other: Vec<u32>,
+}
+
+impl Crossing {
+    /// `make` makes the cache of a rank.
+    fn new(runtime: &Arc<Runtime>, rank: u32, make: impl Fn(u32) -> Cache) -> Self {
+        Self {
+            path: Path::new(runtime, make(rank)),
+            peer: 1 - rank,
+            theirs: make(1 - rank),
+            own: (0..200).collect(),
+            other: (256..456).collect(),
+        }
+    }
+
+    fn exchange(&mut self, communicator: &Communicator) -> ExchangeReport {
+        let of = |blocks| Move {
+            peer: self.peer,
+            blocks,
+        };
+        let (out, into) = ([of(&self.own)], [of(&self.other)]);
+        let transfer = &mut self.path.transfer;
+        let report = transfer.exchange(communicator, &out, &into, Instant::now() + LONG);
+        assert_eq!(report.broken, None);
+        let (sent, received) = (&report.outbound[0], &report.inbound[0]);
+        assert_eq!((&sent.error, &received.error), (&None, &None));
+        assert!(sent.digest.is_some());
+        report
+    }
+
+    /// The peer's blocks have come.
+    fn check(&self, stream: &Stream) {
+        let (got, sent) = (self.path.cache.read(stream), self.theirs.read(stream));
+        let cache = &self.path.cache;
+        assert!(cache.blocks(&got, &self.other) == self.theirs.blocks(&sent, &self.own));
+    }
+}
+
 #[test]
 fn the_chip_and_its_memory_are_known() {
-    if !enabled("the_chip_and_its_memory_are_known") {
+    let Some(_turn) = turn("the_chip_and_its_memory_are_known") else {
         return;
-    }
-    let _turn = TURN.lock();
+    };
     let runtime = open(0);
     let memory = runtime.memory().expect("it can be asked");
     println!(
@@ -66,19 +125,16 @@ fn the_chip_and_its_memory_are_known() {
 /// choice; prints what each costs, and whether two-dimensional copies and kernels are accepted.
 #[test]
 fn gather_and_scatter_keep_every_byte() {
-    if !enabled("gather_and_scatter_keep_every_byte") {
+    let Some(_turn) = turn("gather_and_scatter_keep_every_byte") else {
         return;
-    }
-    let _turn = TURN.lock();
+    };
     let runtime = open(0);
     let stream = Stream::new(&runtime).expect("a stream");
     println!("kernels: {:?}", runtime.symbols().kernels());
     for (length, padding) in [(16 << 10, 0), (128 << 10, 0), (128 << 10, 4096), (1000, 24)] {
         let cache = Cache::new(&stream, 0, 512, &[length, length], padding);
-        let options = TransferOptions::new(&runtime, 64 << 20, true);
-        // SAFETY: the cache outlives the transfer.
-        let mut transfer = unsafe { Transfer::new(&runtime, cache.layout.clone(), 2, options) }
-            .expect("there is room");
+        let mut path = Path::new(&runtime, cache);
+        let (transfer, cache) = (&mut path.transfer, &path.cache);
         let before = cache.read(&stream);
         for (name, step) in [("adjacent", 1_u32), ("every second", 2), ("scattered", 37)] {
             let ids: Vec<u32> = (0..128).map(|index| index * step % 512).collect();
@@ -111,10 +167,9 @@ fn gather_and_scatter_keep_every_byte() {
 
 #[test]
 fn pinned_memory_events_and_time() {
-    if !enabled("pinned_memory_events_and_time") {
+    let Some(_turn) = turn("pinned_memory_events_and_time") else {
         return;
-    }
-    let _turn = TURN.lock();
+    };
     let runtime = open(0);
     let stream = Stream::new(&runtime).expect("a stream");
     let length = 256 << 20;
@@ -145,10 +200,9 @@ fn pinned_memory_events_and_time() {
 
 #[test]
 fn running_out_of_memory_is_recognised() {
-    if !enabled("running_out_of_memory_is_recognised") {
+    let Some(_turn) = turn("running_out_of_memory_is_recognised") else {
         return;
-    }
-    let _turn = TURN.lock();
+    };
     let runtime = open(0);
     let total = runtime.memory().expect("it can be asked").total;
     let error = DeviceBuffer::new(&runtime, 2 * total).expect_err("there is not so much");
@@ -158,10 +212,9 @@ fn running_out_of_memory_is_recognised() {
 /// A second process-wide start, and a thread that used another device before.
 #[test]
 fn cann_that_runs_already_is_shared() {
-    if !enabled("cann_that_runs_already_is_shared") {
+    let Some(_turn) = turn("cann_that_runs_already_is_shared") else {
         return;
-    }
-    let _turn = TURN.lock();
+    };
     let (first, second) = (open(0), open(0));
     assert!(!second.is_owner());
     assert!(!second.finalize().expect("nothing is done"));
@@ -212,36 +265,18 @@ fn pair(body: impl Fn(u32, &Arc<Runtime>, &dyn Fn() -> Communicator) + Sync) {
 /// Both ways at once, from dense blocks to padded ones; prints the speed.
 #[test]
 fn blocks_cross_between_two_devices() {
-    if !enabled("blocks_cross_between_two_devices") {
+    let Some(_turn) = turn("blocks_cross_between_two_devices") else {
         return;
-    }
-    let _turn = TURN.lock();
+    };
     pair(|rank, runtime, connect| {
         let communicator = connect();
         let stream = Stream::new(runtime).expect("a stream");
         // Keys and values of one stacked tensor, and two tensors of their own.
         let lengths = [128 << 10, 128 << 10, 64 << 10, 512];
         let make = |rank| Cache::stacked(&stream, rank, 512, &lengths, u64::from(rank) * 512);
-        let (cache, theirs) = (make(rank), make(1 - rank));
-        let options = TransferOptions::new(runtime, 64 << 20, true);
-        // SAFETY: the cache outlives the transfer.
-        let mut transfer = unsafe { Transfer::new(runtime, cache.layout.clone(), 2, options) }
-            .expect("there is room");
-        let own: Vec<u32> = (0..200).collect();
-        let other: Vec<u32> = (256..456).collect();
-        let peer = 1 - rank;
+        let mut crossing = Crossing::new(runtime, rank, make);
         for round in 0..3 {
-            let out = [Move { peer, blocks: &own }];
-            let into = [Move {
-                peer,
-                blocks: &other,
-            }];
-            let report = transfer.exchange(&communicator, &out, &into, Instant::now() + LONG);
-            assert_eq!(report.broken, None);
-            assert_eq!(
-                (&report.outbound[0].error, &report.inbound[0].error),
-                (&None, &None)
-            );
+            let report = crossing.exchange(&communicator);
             let speed = report.sent as f64 / report.timings.total.as_secs_f64() / 1e9;
             println!(
                 "rank {rank}, exchange {round}: {speed:.2} GB/s, {} of {} bytes not staged, {:?}",
@@ -250,8 +285,7 @@ fn blocks_cross_between_two_devices() {
                 report.timings
             );
         }
-        let (got, sent) = (cache.read(&stream), theirs.read(&stream));
-        assert!(cache.blocks(&got, &other) == theirs.blocks(&sent, &own));
+        crossing.check(&stream);
     });
 }
 
@@ -259,20 +293,15 @@ fn blocks_cross_between_two_devices() {
 /// one: both come to their end, in whichever order the ranks enqueue them, and bytes are right.
 #[test]
 fn a_copy_in_the_background_runs_beside_the_engines_collectives() {
-    if !enabled("a_copy_in_the_background_runs_beside_the_engines_collectives") {
+    let Some(_turn) = turn("a_copy_in_the_background_runs_beside_the_engines_collectives") else {
         return;
-    }
+    };
     const GATHERS: usize = 300;
-    let _turn = TURN.lock();
     pair(|rank, runtime, connect| {
         let (engine, ours) = (connect(), connect());
         let stream = Stream::new(runtime).expect("a stream");
-        let cache = Cache::new(&stream, rank, 512, &[128 << 10], 0);
-        let theirs = Cache::new(&stream, 1 - rank, 512, &[128 << 10], 0);
-        let options = TransferOptions::new(runtime, 64 << 20, true);
-        // SAFETY: the cache outlives the transfer.
-        let mut transfer = unsafe { Transfer::new(runtime, cache.layout.clone(), 2, options) }
-            .expect("there is room");
+        let make = |rank| Cache::new(&stream, rank, 512, &[128 << 10], 0);
+        let mut crossing = Crossing::new(runtime, rank, make);
         let gathers = |engine: Communicator| {
             let stream = Stream::new(runtime).expect("a stream");
             let send = DeviceBuffer::new(runtime, 4096).expect("memory");
@@ -286,20 +315,7 @@ fn a_copy_in_the_background_runs_beside_the_engines_collectives() {
             (engine, start.elapsed() / GATHERS as u32)
         };
         let (engine, alone) = gathers(engine);
-        let own: Vec<u32> = (0..200).collect();
-        let other: Vec<u32> = (256..456).collect();
-        let peer = 1 - rank;
-        let mut exchange = || {
-            let out = [Move { peer, blocks: &own }];
-            let into = [Move {
-                peer,
-                blocks: &other,
-            }];
-            let report = transfer.exchange(&ours, &out, &into, Instant::now() + LONG);
-            assert_eq!(report.broken, None);
-            assert!(report.outbound[0].digest.is_some());
-            report.timings.total
-        };
+        let mut exchange = || crossing.exchange(&ours).timings.total;
         let quiet = exchange();
         let (beside, busy) = thread::scope(|scope| {
             let engine = scope.spawn(|| gathers(engine));
@@ -311,8 +327,7 @@ fn a_copy_in_the_background_runs_beside_the_engines_collectives() {
             "rank {rank}: all-gather {alone:?} alone, {beside:?} beside a copy; the copy {quiet:?} \
              alone, {busy:?} beside all-gathers"
         );
-        let (got, sent) = (cache.read(&stream), theirs.read(&stream));
-        assert!(cache.blocks(&got, &other) == theirs.blocks(&sent, &own));
+        crossing.check(&stream);
     });
 }
 
@@ -320,10 +335,9 @@ fn a_copy_in_the_background_runs_beside_the_engines_collectives() {
 /// on an index that did not arrive; prints what it costs while a stream is busy.
 #[test]
 fn an_index_is_uploaded_past_busy_streams_or_not_at_all() {
-    if !enabled("an_index_is_uploaded_past_busy_streams_or_not_at_all") {
+    let Some(_turn) = turn("an_index_is_uploaded_past_busy_streams_or_not_at_all") else {
         return;
-    }
-    let _turn = TURN.lock();
+    };
     let runtime = open(0);
     let stream = Stream::new(&runtime).expect("a stream");
     let length = 256 << 20;
@@ -357,10 +371,9 @@ fn an_index_is_uploaded_past_busy_streams_or_not_at_all() {
 /// the same process.
 #[test]
 fn an_absent_peer_is_given_up_and_a_new_communicator_works() {
-    if !enabled("an_absent_peer_is_given_up_and_a_new_communicator_works") {
+    let Some(_turn) = turn("an_absent_peer_is_given_up_and_a_new_communicator_works") else {
         return;
-    }
-    let _turn = TURN.lock();
+    };
     let gone = Barrier::new(2);
     pair(|rank, runtime, connect| {
         let communicator = connect();
@@ -387,10 +400,9 @@ fn an_absent_peer_is_given_up_and_a_new_communicator_works() {
 /// Host memory is not the device's: what the mock refuses, CANN should not let pass silently.
 #[test]
 fn a_wrong_pointer_is_an_error() {
-    if !enabled("a_wrong_pointer_is_an_error") {
+    let Some(_turn) = turn("a_wrong_pointer_is_an_error") else {
         return;
-    }
-    let _turn = TURN.lock();
+    };
     let runtime = open(0);
     let stream = Stream::new(&runtime).expect("a stream");
     let buffer = DeviceBuffer::new(&runtime, 4096).expect("memory");

@@ -167,16 +167,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-
-    fn counts(running: &[u32]) -> Vec<RankCount> {
-        running
-            .iter()
-            .map(|&running| RankCount {
-                running,
-                waiting: 0,
-            })
-            .collect()
-    }
+    use crate::plan::counts;
 
     #[test]
     fn a_step_is_timed_in_the_gear_of_the_busiest_rank() {
@@ -211,10 +202,8 @@ mod tests {
     fn a_step_with_waiting_requests_is_not_timed() {
         let mut pace = Pace::new(Mode::Adaptive, 1000, Gears::new(&[8]).unwrap(), 8);
         let now = Instant::now();
-        let waiting = [RankCount {
-            running: 2,
-            waiting: 1,
-        }];
+        let mut waiting = counts(&[2]);
+        waiting[0].waiting = 1;
         pace.observe(0, &waiting, now);
         pace.observe(1, &counts(&[3]), now + Duration::from_millis(5));
         assert!(pace.measured(1.0, None).step_seconds.is_empty());

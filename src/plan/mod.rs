@@ -29,6 +29,8 @@ pub use load::{RankLoad, SequenceLoad};
 pub use outcome::{Move, Plan, Reason};
 pub use planner::{Options, plan};
 pub use precopy::Background;
+#[cfg(test)]
+pub(crate) use shared::counts;
 pub use shared::{Measured, RankCount, Shared};
 pub use steps::StepTimes;
 pub use trigger::{Cause, FIRST_INTERVAL, Mode, Outcome, PAYBACK, Trigger};

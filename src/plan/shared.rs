@@ -32,6 +32,18 @@ impl RankCount {
     }
 }
 
+/// Ranks where nothing waits.
+#[cfg(test)]
+pub(crate) fn counts(running: &[u32]) -> Vec<RankCount> {
+    running
+        .iter()
+        .map(|&running| RankCount {
+            running,
+            waiting: 0,
+        })
+        .collect()
+}
+
 /// What one rank or TP shard has measured; exchanged in a check.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Measured {

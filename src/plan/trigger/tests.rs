@@ -1,17 +1,7 @@
 //! When the trigger asks for a check, and when it does not.
 
 use super::*;
-use crate::plan::Measured;
-
-fn counts(running: &[u32]) -> Vec<RankCount> {
-    running
-        .iter()
-        .map(|&running| RankCount {
-            running,
-            waiting: 0,
-        })
-        .collect()
-}
+use crate::plan::{Measured, counts};
 
 fn adaptive() -> Trigger {
     Trigger::new(Mode::Adaptive, 1000, Gears::new(&[16, 8, 4]).unwrap(), 16)
@@ -140,16 +130,8 @@ fn blocked_it_backs_off_until_a_lower_gear_comes_up() {
 fn waiting_requests_get_a_check_when_enough_is_lost() {
     let mut trigger = adaptive();
     trigger.checked(1, Outcome::Moved, Some(shared(0.1)));
-    let group = [
-        RankCount {
-            running: 16,
-            waiting: 3,
-        },
-        RankCount {
-            running: 15,
-            waiting: 0,
-        },
-    ];
+    let mut group = counts(&[16, 15]);
+    group[0].waiting = 3;
     let first = (6..).find_map(|step| trigger.observe(step, &group).map(|c| (step, c)));
     assert_eq!(first, Some((6 + WASTED_STEPS * 32, Cause::Waiting)));
 }
