@@ -70,39 +70,53 @@ impl Policy for PlannedPolicy {
         }
     }
 
-    /// Sequences have ended since the decision: what a lower gear no longer needs stays, and
-    /// everything does if there is no lower gear to gain; but for what makes room on a rank on
-    /// which requests wait and that runs as many as it may.
+    /// Sequences have ended since the decision. Of what leaves a rank the last ones stay, as many
+    /// as neither the lower gear, if there still is one to gain, nor the requests that wait for a
+    /// slot there need.
     fn confirm(&self, loads: &[Load], flights: &[Flight]) -> Vec<bool> {
-        let before: Vec<u32> = loads.iter().map(|l| l.running).collect();
-        let gear = |counts: &[u32]| {
-            self.gears
-                .gear_of(counts.iter().copied().max().unwrap_or(0))
+        let most: Vec<u32> = loads
+            .iter()
+            .map(|l| l.max_num_seqs.max(l.running))
+            .collect();
+        // Where no slot is free, whatever leaves is replaced by what waits.
+        let there = |l: &Load| match l.running >= l.max_num_seqs {
+            true => l.running.saturating_add(l.waiting),
+            false => l.running,
         };
-        let shift = |counts: &mut Vec<u32>, flight: &Flight| {
-            counts[flight.from as usize] = counts[flight.from as usize].saturating_sub(1);
-            counts[flight.to as usize] += 1;
+        let before: Vec<u32> = loads.iter().map(there).collect();
+        let gear = |there: &[u32]| {
+            let at_once = there
+                .iter()
+                .zip(&most)
+                .map(|(&there, &most)| there.min(most));
+            self.gears.gear_of(at_once.max().unwrap_or(0))
         };
-        let mut all = before.clone();
-        flights.iter().for_each(|flight| shift(&mut all, flight));
-        let target = gear(&all);
         let mut counts = before.clone();
-        let mut keep = Vec::with_capacity(flights.len());
-        for flight in flights {
-            let needed = counts[flight.from as usize] > target;
-            keep.push(needed);
-            if needed {
-                shift(&mut counts, flight);
+        let shift = |counts: &mut [u32], from: u32, to: u32| {
+            counts[from as usize] = counts[from as usize].saturating_sub(1);
+            counts[to as usize] += 1;
+        };
+        flights
+            .iter()
+            .for_each(|f| shift(&mut counts, f.from, f.to));
+        let lowered = gear(&counts) < gear(&before);
+        let target = if lowered { gear(&counts) } else { u32::MAX };
+        let blocked = before.iter().zip(&most).any(|(there, most)| there > most);
+        let mut keep = vec![lowered || blocked; flights.len()];
+        loop {
+            let mut same = true;
+            for (keep, flight) in keep.iter_mut().zip(flights).rev() {
+                let from = flight.from as usize;
+                if *keep && counts[from] < most[from].min(target) {
+                    (*keep, same) = (false, false);
+                    shift(&mut counts, flight.to, flight.from);
+                }
+            }
+            // What stays leaves room where it would have come, so that more can stay there.
+            if same {
+                return keep;
             }
         }
-        if gear(&counts) >= gear(&before) {
-            keep.fill(false);
-        }
-        let full = |load: &Load| load.waiting > 0 && load.running >= load.max_num_seqs;
-        for (keep, flight) in keep.iter_mut().zip(flights) {
-            *keep |= full(&loads[flight.from as usize]);
-        }
-        keep
     }
 }
 
@@ -156,6 +170,7 @@ mod tests {
     #[test]
     fn what_makes_room_for_waiting_requests_moves() {
         assert_eq!(kept([8, 5], 9), [true, true, true]);
+        assert_eq!(kept([8, 5], 1), [true, false, false]);
         assert_eq!(kept([7, 5], 9), [false, false, false]);
     }
 }
