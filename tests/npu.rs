@@ -41,6 +41,30 @@ fn pattern(seed: u64, length: usize) -> Vec<u8> {
     (0..length).map(byte).collect()
 }
 
+/// A copy of 256 MiB to pinned memory, which keeps a stream busy.
+struct LargeCopy {
+    device: DeviceBuffer,
+    host: HostBuffer,
+}
+
+impl LargeCopy {
+    const BYTES: usize = 256 << 20;
+
+    fn new(runtime: &Arc<Runtime>) -> Self {
+        Self {
+            device: DeviceBuffer::new(runtime, Self::BYTES).expect("memory"),
+            host: HostBuffer::new(runtime, Self::BYTES).expect("pinned memory"),
+        }
+    }
+
+    /// The caller waits for the stream while this lives.
+    fn enqueue(&self, stream: &Stream) {
+        let (to, from) = (self.host.as_ptr(), self.device.as_ptr());
+        // SAFETY: the callers wait before they give the buffers back.
+        unsafe { stream.copy(to, from, Self::BYTES, CopyKind::DeviceToHost) }.expect("enqueued");
+    }
+}
+
 /// A transfer of a cache's blocks; dropped before the cache.
 struct Path {
     transfer: Transfer,
@@ -172,19 +196,11 @@ fn pinned_memory_events_and_time() {
     };
     let runtime = open(0);
     let stream = Stream::new(&runtime).expect("a stream");
-    let length = 256 << 20;
-    let device = DeviceBuffer::new(&runtime, length).expect("memory");
-    let host = HostBuffer::new(&runtime, length).expect("pinned memory");
+    let large = LargeCopy::new(&runtime);
     let events = [0; 2].map(|_| Event::timed(&runtime).expect("an event"));
     stream.record(&events[0]).expect("recorded");
     let start = Instant::now();
-    // SAFETY: both buffers outlive the wait.
-    unsafe {
-        let (to, from) = (host.as_ptr(), device.as_ptr());
-        stream
-            .copy(to, from, length, CopyKind::DeviceToHost)
-            .expect("enqueued");
-    }
+    large.enqueue(&stream);
     let enqueued = start.elapsed();
     stream.record(&events[1]).expect("recorded");
     events[1].wait(LONG).expect("the copy is done");
@@ -340,9 +356,7 @@ fn an_index_is_uploaded_past_busy_streams_or_not_at_all() {
     };
     let runtime = open(0);
     let stream = Stream::new(&runtime).expect("a stream");
-    let length = 256 << 20;
-    let device = DeviceBuffer::new(&runtime, length).expect("memory");
-    let host = HostBuffer::new(&runtime, length).expect("pinned memory");
+    let large = LargeCopy::new(&runtime);
     let mut index = DeviceBuffer::new(&runtime, 8192).expect("memory");
     let rows = pattern(3, 8192);
     let time = |index: &mut DeviceBuffer| {
@@ -351,12 +365,7 @@ fn an_index_is_uploaded_past_busy_streams_or_not_at_all() {
         start.elapsed()
     };
     let idle = time(&mut index);
-    // SAFETY: both buffers outlive the wait.
-    unsafe {
-        let (to, from) = (host.as_ptr(), device.as_ptr());
-        stream.copy(to, from, length, CopyKind::DeviceToHost)
-    }
-    .expect("enqueued");
+    large.enqueue(&stream);
     let busy = time(&mut index);
     let passed = !stream.is_idle().expect("it can be asked");
     stream.wait(LONG).expect("the copy is done");

@@ -45,6 +45,14 @@ fn begin(cluster: &mut Cluster) {
     assert!(report.moves.is_empty() && report.resume_at.is_some());
 }
 
+/// Just before the check that may stop for the moves of [`CROSSING`].
+fn copying(shape: Shape) -> Cluster {
+    let mut cluster = grown(shape, &[&CROSSING], None);
+    begin(&mut cluster);
+    cluster.step_to_resume();
+    cluster
+}
+
 #[test]
 fn the_stop_sends_only_the_rest() {
     for shards in 1..=2 {
@@ -159,9 +167,7 @@ fn a_destination_without_room_in_the_end_rejects() {
     // The held blocks are given back, whichever shard had no room.
     for shard in 0..2 {
         let shape = Shape { shards: 2, ..SHAPE };
-        let mut cluster = grown(shape, &[&CROSSING], None);
-        begin(&mut cluster);
-        cluster.step_to_resume();
+        let mut cluster = copying(shape);
         cluster.cell(1, shard).faults.arm(Point::Reserve);
         let (report, _) = stop(&mut cluster);
         assert_eq!((report.committed(), report.faults()), (2, 0));
@@ -290,9 +296,7 @@ fn an_unreadable_engine_gives_the_plan_up_on_all() {
     for shards in 1..=2 {
         for point in [Point::Counts, Point::Detail] {
             let shape = Shape { shards, ..SHAPE };
-            let mut cluster = grown(shape, &[&CROSSING], None);
-            begin(&mut cluster);
-            cluster.step_to_resume();
+            let mut cluster = copying(shape);
             cluster.cell(1, shards - 1).faults.arm(point);
             let (report, aborted) = stop(&mut cluster);
             assert!(report.moves.is_empty() && report.faults() == 1);
@@ -303,9 +307,7 @@ fn an_unreadable_engine_gives_the_plan_up_on_all() {
     // Which one of two shards cannot say what became of its sequence is no matter.
     for shard in 0..2 {
         let shape = Shape { shards: 2, ..SHAPE };
-        let mut cluster = grown(shape, &[&CROSSING], None);
-        begin(&mut cluster);
-        cluster.step_to_resume();
+        let mut cluster = copying(shape);
         cluster.cell(1, shard).faults.arm(Point::Watched);
         let (report, aborted) = stop(&mut cluster);
         assert!(report.moves.is_empty());
