@@ -26,6 +26,9 @@ const ENTRY: Duration = Duration::from_secs(1800);
 
 /// How long after a failure of the engine a peer's end may become known.
 const NEWS: Duration = Duration::from_secs(1);
+/// So much longer than for the ranks of its group a shard waits for the other shards of its rank,
+/// at most: one of them may be waiting for such a rank, and names it when it gives up.
+const HEARSAY: Duration = Duration::from_millis(500);
 /// Longest look at one of the two meshes.
 const LOOK: Duration = Duration::from_millis(20);
 
@@ -43,7 +46,11 @@ pub struct Migrator<K> {
     pub(super) kv: K,
     pub(super) policy: Box<dyn Policy>,
     pub(super) block_size: u32,
+    /// Of a wait for ranks.
     pub(super) deadline: Duration,
+    hearsay: Duration,
+    /// When the last check, with what belongs to it, has to be over.
+    until: Instant,
     pub(super) precopy: Precopy,
     /// The measured ones; what is left is the engine's.
     pub(super) speeds: Speeds,
@@ -64,7 +71,9 @@ impl<K: KvChannel> Migrator<K> {
         deadline: Duration,
     ) -> Self {
         let (mut dp, mut tp) = (dp, tp);
+        let mut hearsay = Duration::ZERO;
         if tp.size() > 1 {
+            hearsay = HEARSAY.min(deadline / 8);
             dp.set_members(Members::RanksOfShard(tp.rank()));
             tp.set_members(Members::ShardsOfRank(dp.rank()));
         }
@@ -74,7 +83,9 @@ impl<K: KvChannel> Migrator<K> {
             kv,
             policy,
             block_size,
-            deadline,
+            deadline: deadline - hearsay,
+            hearsay,
+            until: Instant::now() + deadline,
             precopy: Precopy::Off,
             speeds: Speeds::default(),
             pending: None,
@@ -123,6 +134,7 @@ impl<K: KvChannel> Migrator<K> {
         let loads = self.loads(engine, step)?;
         let entered = Instant::now();
         let until = entered + self.deadline;
+        self.until = until;
         let mut report = Report {
             loads,
             ..Report::default()
@@ -182,7 +194,8 @@ impl<K: KvChannel> Migrator<K> {
         }
     }
 
-    /// Hands this rank's measurements to all ranks and TP shards; returns everybody's.
+    /// Hands this rank's measurements to all ranks and TP shards, within the deadline of the check
+    /// before; returns everybody's.
     ///
     /// # Errors
     /// As [`Migrator::check`].
@@ -192,9 +205,10 @@ impl<K: KvChannel> Migrator<K> {
     }
 
     fn measured(&mut self, mine: &Measured) -> Result<Vec<Measured>, MigrateError> {
-        let until = Instant::now() + self.deadline;
+        let until = self.until;
         let ranks: Vec<message::Measured> =
             gather(&mut self.dp, Kind::Measured, &mine.into(), until)?;
+        let until = until + self.hearsay;
         let shards = gather(&mut self.tp, Kind::Measured, &List(ranks), until)?;
         let all = shards.into_iter().flat_map(|List(ranks)| ranks);
         Ok(all.map(Into::into).collect())
@@ -376,7 +390,7 @@ impl<K: KvChannel> Migrator<K> {
         mine: &ShardVotes,
         until: Instant,
     ) -> Result<Vec<ShardVotes>, MigrateError> {
-        gather(&mut self.tp, Kind::Shard, mine, until)
+        gather(&mut self.tp, Kind::Shard, mine, until + self.hearsay)
     }
 
     /// The shards of this rank agree on a list of things: what failed on one has failed on all.

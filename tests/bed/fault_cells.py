@@ -243,6 +243,9 @@ def adapter(rank: int, shard: int, dp: int) -> Iterator[Cell]:
     for method in ("counts", "detail", "capture", "reserve", "install", "take_sync"):
         interrupted = (Raises(method, interrupt=True),)
         yield Cell(METHODS[method][0], f"Ctrl-C in {method}", rank, shard, interrupted, STOPS)
+    # One deadline for the check and for what follows it.
+    both = (Slow("detail", 2.5), Frame("Measured", "drop", 1, 9))
+    yield Cell(PLAN, "detail is slow, Measured never sent", rank, shard, both, STOPS, **SETTINGS["Measured"])
     waits = (Slow("counts", 0, interrupt_after=0.3),)
     yield Cell(LOAD, "Ctrl-C while a peer is awaited", rank, shard, waits, STOPS, None, ((before, Slow("counts", 2)),))
     stalled = (Mock("HcclBatchSendRecv", Action.STALL), Slow("reserve", 0, interrupt_after=0.5))

@@ -10,13 +10,15 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bed.fault_cells import OFF, ON, STOPS, Cell, matrix, sample
+from bed.fault_cells import DEADLINE_SECONDS, OFF, ON, STOPS, Cell, matrix, sample
 from bed.fault_run import Outcome, run_cells
 from bed.seeds import seed_of
 from bed.verify import EMPTY, total, verify
+from bed.waits import limit, longest
 
 SEED = "SEQSHIFT_FAULTS_SEED"
 # Of one engine start, so that a failure that ends it costs few cells.
@@ -25,9 +27,18 @@ SECONDS_PER_CELL = 12
 SECONDS_PER_ENGINE = 120
 
 
-def run_matrix(bed: Any, cells: list[Cell], dp: int, tp: int = 1) -> dict[Cell, list[str]]:
-    """What is wrong with each cell; nothing, if all is well."""
-    found: dict[Cell, list[str]] = {}
+@dataclass
+class Verdict:
+    """What is wrong with a cell; nothing, if all is well."""
+
+    wrong: list[str]
+    # The longest time that an exchange with the group took, from when all ranks had entered; within the deadline.
+    seconds: float = 0.0
+
+
+def run_matrix(bed: Any, cells: list[Cell], dp: int, tp: int = 1) -> dict[Cell, Verdict]:
+    """Runs and judges cells."""
+    found: dict[Cell, Verdict] = {}
     for first in range(0, len(cells), CELLS_PER_ENGINE):
         part = cells[first : first + CELLS_PER_ENGINE]
         with tempfile.TemporaryDirectory() as folder:
@@ -37,11 +48,19 @@ def run_matrix(bed: Any, cells: list[Cell], dp: int, tp: int = 1) -> dict[Cell, 
                 ranks = bed.run(run_cells, part, dp=dp, tp=tp, rank_env=env, deadline=deadline)
             except AssertionError as error:
                 # One of these cells ended the engine; the log names it.
-                found.update((cell, [f"the engine start failed: {error}"]) for cell in part)
+                found.update((cell, Verdict([f"the engine start failed: {error}"])) for cell in part)
                 continue
         for index, cell in enumerate(part):
-            found[cell] = judge(cell, [rank[index] for rank in ranks], tp)
+            outcomes = [rank[index] for rank in ranks]
+            took = longest([outcome.waits for outcome in outcomes], tp)
+            found[cell] = Verdict(judge(cell, outcomes, tp) + late(cell, took), max(took))
     return found
+
+
+def late(cell: Cell, took: list[float]) -> list[str]:
+    """The processes in which an exchange took longer than it may."""
+    most = limit(DEADLINE_SECONDS, cell.outcome == STOPS, cell.precopy)
+    return [f"rank {rank}: an exchange took {s:.2f} s, not {most:.2f}" for rank, s in enumerate(took) if s > most]
 
 
 def judge(cell: Cell, ranks: list[Outcome], tp: int) -> list[str]:
@@ -93,7 +112,11 @@ def stopped(cell: Cell, ranks: list[Outcome], hit: int, tp: int) -> list[str]:
             wrong.append(f"rank {rank} went on")
             continue
         interrupted = "Ctrl-C" in cell.fault and rank == hit
-        named = "KeyboardInterrupt" if interrupted else f"rank {cell.rank}" if rank % tp == hit % tp else ""
+        # Every survivor names it, whichever shard it is of. Where votes among shards are lost, other ranks miss the
+        # shard that waits for them.
+        votes = any(getattr(one, "kind", None) == "Shard" for one in cell.injections)
+        shard = f", TP shard {cell.shard}" if tp > 1 and not votes else ""
+        named = "KeyboardInterrupt" if interrupted else f"rank {cell.rank}{shard}"
         if named not in outcome.error and rank != hit:
             wrong.append(f"rank {rank} does not say {named!r}: {outcome.error}")
         if interrupted and named not in outcome.error:
@@ -108,14 +131,16 @@ def stopped(cell: Cell, ranks: list[Outcome], hit: int, tp: int) -> list[str]:
     return wrong
 
 
-def table(found: dict[Cell, list[str]]) -> str:
-    """Cells by step and outcome, and the ones that failed."""
+def table(found: dict[Cell, Verdict]) -> str:
+    """Cells by step and outcome, the longest exchange of each step, and the cells that failed."""
     counts = Counter((cell.step, cell.outcome) for cell in found)
     steps = list(dict.fromkeys(cell.step for cell in found))
-    lines = [f"{'step':10}" + "".join(f"{name:>22}" for name in (ON, OFF, STOPS))]
+    lines = [f"{'step':10}" + "".join(f"{name:>22}" for name in (ON, OFF, STOPS, "longest exchange"))]
     for step in steps:
-        lines.append(f"{step:10}" + "".join(f"{counts[step, name]:22}" for name in (ON, OFF, STOPS)))
-    bad = {cell: wrong for cell, wrong in found.items() if wrong}
+        seconds = max(verdict.seconds for cell, verdict in found.items() if cell.step == step)
+        line = "".join(f"{counts[step, name]:22}" for name in (ON, OFF, STOPS))
+        lines.append(f"{step:10}{line}{seconds:20.2f} s")
+    bad = {cell: verdict.wrong for cell, verdict in found.items() if verdict.wrong}
     lines.append(f"{len(found)} cells, {len(bad)} failed")
     lines += [f"FAILED {cell}\n    " + "\n    ".join(wrong) for cell, wrong in bad.items()]
     return "\n".join(lines)
@@ -147,7 +172,7 @@ def main() -> int:
             began = time.monotonic()
             found = run_matrix(bed, cells, dp, tp)
             print(f"DP={dp} TP={tp}: {time.monotonic() - began:.0f} s\n{table(found)}", flush=True)
-            failed += sum(map(bool, found.values()))
+            failed += sum(bool(verdict.wrong) for verdict in found.values())
     finally:
         bed.stop()
     return int(failed > 0)

@@ -19,6 +19,7 @@ from bed.fault_cells import DEADLINE_SECONDS, STOPS, Cell, Frame, Mock, Raises, 
 from bed.mock_control import MockControl
 from bed.observe import state
 from bed.rollout import Pair, Rollout
+from bed.waits import Wait, timed
 from bed.workload import Workload
 
 CONFIG = {"check_interval": 4, "deadline_seconds": DEADLINE_SECONDS, "staging_mib": 8, "comm_buffer_mib": 4}
@@ -41,6 +42,7 @@ class Outcome:
     joined: bool
     error: str | None = None
     seconds: float = 0.0
+    waits: list[Wait] = field(default_factory=list)
     # After a rollout that stopped: requests of other ranks, and the tables once the own ones are aborted.
     foreign: list[str] = field(default_factory=list)
     after: dict[str, Any] = field(default_factory=dict)
@@ -92,6 +94,7 @@ def run_cell(
             llm.llm_engine.has_unfinished_requests()
             session = llm.llm_engine.__dict__["_seqshift_session"]
             met += [stack.enter_context(_armed(one, control, session, ctx)) for one in mine if not _is_early(one)]
+            waits = stack.enter_context(timed(session))
             together()
             try:
                 hooked = rollout.run_rollout(llm, work, hooked=True)
@@ -101,7 +104,7 @@ def run_cell(
                     raise
                 outcome = Outcome(None, [], 0, session is not None, f"{type(error).__name__}: {error}")
                 outcome.foreign = abandon(llm)
-            outcome.warnings = len(warnings)
+            outcome.warnings, outcome.waits = len(warnings), waits
         outcome.met = [(name, count()) for name, count in met]
     control.reset()
     if outcome.pair is None:

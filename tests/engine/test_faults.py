@@ -5,6 +5,8 @@ Faults are injected by rule into the mock of one rank, on the real engine, under
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import pytest
 from bed import rollout, workload
 from bed.mock_control import Action, MockControl
@@ -15,21 +17,28 @@ from seqshift.cpu_bed.engine import make_llm
 CASE = Case("busy", {}, {"check_interval": 5, "deadline_seconds": 8, "max_failures": 1000}, "shuffle")
 HCCL_E_INTERNAL = 4
 ACL_ERROR_RT_INTERNAL = 507000
-# (symbol, action, rank, first call hit, value[, number of calls hit])
+
+
+class Rule(NamedTuple):
+    """A rule of the mock of one rank, and how many calls it hits from its first on."""
+
+    symbol: str
+    action: Action
+    rank: int
+    first: int = 1
+    value: int = 0
+    count: int = 1
+
+
 FAULTS = {
-    "a send is refused at rank 0": ("HcclBatchSendRecv", Action.RETURN, 0, 1, HCCL_E_INTERNAL),
-    "a send is refused at rank 1, later": ("HcclBatchSendRecv", Action.RETURN, 1, 3, HCCL_E_INTERNAL),
-    "a link fails while it sends": ("HcclBatchSendRecv", Action.FAIL_TASK, 1, 1, ACL_ERROR_RT_INTERNAL),
-    "a transfer stalls past the deadline": ("HcclBatchSendRecv", Action.STALL, 0, 1, 0),
-    "a payload is damaged": ("HcclBatchSendRecv", Action.CORRUPT, 0, 1, 0),
+    "a send is refused at rank 0": Rule("HcclBatchSendRecv", Action.RETURN, 0, value=HCCL_E_INTERNAL),
+    "a send is refused at rank 1, later": Rule("HcclBatchSendRecv", Action.RETURN, 1, first=3, value=HCCL_E_INTERNAL),
+    "a link fails while it sends": Rule("HcclBatchSendRecv", Action.FAIL_TASK, 1, value=ACL_ERROR_RT_INTERNAL),
+    "a transfer stalls past the deadline": Rule("HcclBatchSendRecv", Action.STALL, 0),
+    "a payload is damaged": Rule("HcclBatchSendRecv", Action.CORRUPT, 0),
     # That of a kernel's index, one for several moves, and one for one of them.
-    "copies are refused": ("aclrtMemcpy*", Action.RETURN, 1, 1, ACL_ERROR_RT_INTERNAL, 3),
+    "copies are refused": Rule("aclrtMemcpy*", Action.RETURN, 1, value=ACL_ERROR_RT_INTERNAL, count=3),
 }
-
-
-def hit(count):
-    """How many calls a rule hits."""
-    return count[0] if count else 1
 
 
 def faulty(ctx, path):
@@ -42,13 +51,13 @@ def faulty(ctx, path):
     work = workload.busy(ctx.dp_rank)
     (plain,) = rollout.run_rollouts(ctx, llm, [work], hooked=False)
     pairs, hits = [], []
-    for symbol, action, rank, first, value, *count in FAULTS.values():
+    for fault in FAULTS.values():
         with rollout.hooks(CASE.config, CASE.plan):
             # The group is joined here, before the rule is armed.
             rollout.run_rollout(llm, workload.busy(ctx.dp_rank, requests=1, first=8), hooked=True)
             rule = None
             if control is not None:
-                rule = control.arm(symbol, action, rank=rank, first=first, count=hit(count), value=value)
+                rule = control.arm(**fault._asdict())
             torch.distributed.barrier()
             pairs.append(Pair(CASE, plain, rollout.run_rollout(llm, work, hooked=True)))
             torch.distributed.barrier()
@@ -69,7 +78,7 @@ def ranks(bed, tmp_path_factory):
 @pytest.mark.parametrize("case", range(len(FAULTS)), ids=list(FAULTS))
 def test_outputs_are_equal_and_moves_go_on(ranks, case):
     pairs = [[pairs[case]] for pairs, _ in ranks]
-    assert ranks[0][1][case] == hit([*FAULTS.values()][case][5:])
+    assert ranks[0][1][case] == [*FAULTS.values()][case].count
     verify(pairs)
     # Both ends count a move that was undone.
     undone = [rank[0].hooked.stats["moves_rolled_back"] for rank in pairs]
