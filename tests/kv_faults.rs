@@ -32,7 +32,10 @@ impl Pair {
 
     /// Each move is one run of 1 MiB, which is sent from the cache and received into it.
     fn direct(rank: &Rank) -> Self {
-        let options = TransferOptions::new(&rank.runtime, 4 << 20, true);
+        let options = TransferOptions {
+            least_chunk_bytes: 1 << 20,
+            ..TransferOptions::new(&rank.runtime, 4 << 20, true)
+        };
         let mut pair = Self::with(rank, options, 256 << 10);
         pair.transfer.set_strategy(Some(Strategy::Direct));
         pair
@@ -42,6 +45,7 @@ impl Pair {
     fn in_rounds(rank: &Rank, verify: bool) -> Self {
         let options = TransferOptions {
             chunk_bytes: 4 * 1024,
+            least_chunk_bytes: 4 * 1024,
             ..TransferOptions::new(&rank.runtime, 1 << 20, verify)
         };
         Self::with(rank, options, 1024)
@@ -108,6 +112,30 @@ fn all_is_well(rank: &Rank, pair: &mut Pair) {
     if rank.rank == 1 {
         assert_eq!(pair.arrived(), [true, true]);
     }
+}
+
+/// The digest of what is sent costs the peer no time.
+#[test]
+fn a_send_does_not_wait_for_the_copy_to_the_host() {
+    let faults = Faults::begin();
+    group(2, |rank| {
+        let mut pair = Pair::new(&rank, true);
+        rank.barrier.wait();
+        if rank.rank == 0 {
+            // Behind the gather of both moves.
+            faults.rules().arm("aclrtMemcpyAsync", 2, 1, Fault::Stall);
+        }
+        rank.barrier.wait();
+        let report = pair.exchange(&rank, deadline());
+        if rank.rank == 1 {
+            faults.rules().clear();
+            assert_eq!(pair.arrived(), [true, true]);
+        }
+        assert_eq!(
+            (report.broken.as_deref(), errors(&report)),
+            (None, vec![None, None])
+        );
+    });
 }
 
 #[test]

@@ -22,6 +22,8 @@ use crate::wire::frame::{self, HEADER, Header, Kind};
 pub(super) const TICK: Duration = Duration::from_millis(100);
 /// An answer that is under way takes less than falling asleep and being woken.
 const SPIN: Duration = Duration::from_micros(500);
+/// Bytes read at once.
+const SCRATCH: usize = 64 << 10;
 /// How often a damaged frame is asked for again before its damage is reported.
 const REPEATS: u32 = 3;
 /// How often it is said whether a frame was read: nobody may be there to be asked again.
@@ -68,6 +70,8 @@ pub(super) struct Peer {
     pub(super) outbox: Vec<u8>,
     /// Bytes of the outbox that are sent.
     sent: usize,
+    /// What is read goes through here; kept, since a wait reads many times in vain.
+    scratch: Box<[u8]>,
 }
 
 impl Peer {
@@ -81,16 +85,16 @@ impl Peer {
             inbox: Vec::new(),
             outbox: Vec::new(),
             sent: 0,
+            scratch: vec![0; SCRATCH].into(),
         })
     }
 
     /// Reads what has arrived. False when the peer has closed.
     pub(super) fn fill(&mut self) -> io::Result<bool> {
-        let mut chunk = [0; 64 << 10];
         loop {
-            match self.stream.read(&mut chunk) {
+            match self.stream.read(&mut self.scratch) {
                 Ok(0) => return Ok(false),
-                Ok(n) => self.inbox.extend_from_slice(&chunk[..n]),
+                Ok(n) => self.inbox.extend_from_slice(&self.scratch[..n]),
                 Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(true),
                 Err(e) if e.kind() == ErrorKind::Interrupted => {}
                 Err(e) => return Err(e),

@@ -8,7 +8,7 @@ use super::Direction;
 use super::items::span;
 use super::parts::{Part, parts};
 use super::schedule::{Chunk, Move, Round, rounds};
-use super::staging::{Lanes, Staging};
+use super::staging::{Lane, Lanes, Mark, Sends};
 use super::transfer::{ExchangeReport, MoveOutcome, Timings, Transfer};
 use crate::collective::{Communicator, SendRecv};
 use crate::device::{DeviceError, Event};
@@ -39,14 +39,27 @@ impl Progress {
     }
 }
 
+/// What one direction works with.
+struct Side<'a> {
+    lane: Lane,
+    moves: &'a [Move<'a>],
+    all: Vec<Progress>,
+}
+
+impl Side<'_> {
+    fn fail(&mut self, chunks: &[Chunk], error: &str) {
+        for piece in chunks.iter().flat_map(|chunk| &chunk.pieces) {
+            self.all[piece.index].fail(error);
+        }
+    }
+}
+
 pub(super) struct Exchange<'a> {
     transfer: &'a mut Transfer,
     communicator: &'a Communicator,
-    lanes: Lanes,
-    outbound: &'a [Move<'a>],
-    inbound: &'a [Move<'a>],
-    sending: Vec<Progress>,
-    receiving: Vec<Progress>,
+    /// By [`Direction`].
+    sides: [Side<'a>; 2],
+    sends: Sends,
     deadline: Instant,
     timings: Timings,
     /// Kept until the streams that wait for it are through.
@@ -91,14 +104,15 @@ impl<'a> Exchange<'a> {
         }
         report.broken = match transfer.ready(communicator) {
             Ok(lanes) => {
+                let side = |lane, moves, all| Side { lane, moves, all };
                 let mut exchange = Exchange {
                     transfer,
                     communicator,
-                    lanes,
-                    outbound,
-                    inbound,
-                    sending,
-                    receiving,
+                    sides: [
+                        side(lanes.gather, outbound, sending),
+                        side(lanes.scatter, inbound, receiving),
+                    ],
+                    sends: lanes.sends,
                     deadline,
                     timings: Timings::default(),
                     produced: None,
@@ -109,9 +123,14 @@ impl<'a> Exchange<'a> {
                 let broken = result.err().inspect(|_| exchange.stop());
                 report.timings = exchange.timings;
                 report.direct = exchange.direct;
-                (sending, receiving) = (exchange.sending, exchange.receiving);
+                let [gather, scatter] = exchange.sides;
+                (sending, receiving) = (gather.all, scatter.all);
                 // Queues that failed are dropped here.
-                exchange.transfer.lanes = broken.is_none().then_some(exchange.lanes);
+                exchange.transfer.lanes = broken.is_none().then_some(Lanes {
+                    gather: gather.lane,
+                    scatter: scatter.lane,
+                    sends: exchange.sends,
+                });
                 broken
             }
             Err(error) => {
@@ -141,15 +160,12 @@ impl<'a> Exchange<'a> {
         self.gather(&rounds[0], 0);
         for (index, round) in rounds.iter().enumerate() {
             let half = index % 2;
-            self.finish_gather(round, half)?;
+            self.finish(Direction::Gather, Mark::Moved, round, half)?;
             if index >= 2 {
-                self.finish_scatter(&rounds[index - 2], half)?;
+                self.finish(Direction::Scatter, Mark::Moved, &rounds[index - 2], half)?;
             }
             self.send(round, half)?;
             // What follows runs while the links are busy with this round.
-            if index >= 2 {
-                self.digest(Direction::Scatter, &rounds[index - 2], half);
-            }
             if index >= 1 {
                 self.finish_send(1 - half)?;
                 self.scatter(&rounds[index - 1], 1 - half);
@@ -157,13 +173,16 @@ impl<'a> Exchange<'a> {
             if let Some(next) = rounds.get(index + 1) {
                 self.gather(next, 1 - half);
             }
-            self.digest(Direction::Gather, round, half);
+            self.digest(Direction::Gather, round, half)?;
+            if index >= 1 {
+                self.digest(Direction::Scatter, &rounds[index - 1], 1 - half)?;
+            }
         }
         self.finish_send(last % 2)?;
         self.scatter(&rounds[last], last % 2);
+        self.digest(Direction::Scatter, &rounds[last], last % 2)?;
         for (index, round) in rounds.iter().enumerate().skip(last.saturating_sub(1)) {
-            self.finish_scatter(round, index % 2)?;
-            self.digest(Direction::Scatter, round, index % 2);
+            self.finish(Direction::Scatter, Mark::Moved, round, index % 2)?;
         }
         Ok(())
     }
@@ -174,7 +193,7 @@ impl<'a> Exchange<'a> {
         let Some(producer) = &self.transfer.producer else {
             return;
         };
-        let (gather, scatter) = (&self.lanes.gather.stream, &self.lanes.scatter.stream);
+        let [gather, scatter] = self.sides.each_ref().map(|side| &side.lane.stream);
         let order = Event::new(&self.transfer.runtime).and_then(|event| {
             producer.record(&event)?;
             gather.wait_event(&event)?;
@@ -185,50 +204,39 @@ impl<'a> Exchange<'a> {
             Ok(event) => self.produced = Some(event),
             Err(error) => {
                 let text = format!("the engine's stream cannot be followed: {error}");
-                self.sending
-                    .iter_mut()
-                    .chain(&mut self.receiving)
-                    .for_each(|one| one.fail(&text));
+                let all = self.sides.iter_mut().flat_map(|side| &mut side.all);
+                all.for_each(|one| one.fail(&text));
             }
         }
     }
 
+    /// From the cache into staging memory, and from there to the host, which the send need not
+    /// wait for.
     fn gather(&mut self, round: &Round, half: usize) {
-        self.enqueue(Direction::Gather, round, half);
+        self.copy(Direction::Gather, round, half);
+        self.fetch(Direction::Gather, round, half);
     }
 
+    /// To the host first, so that the digest is computed while the bytes go into the cache.
     fn scatter(&mut self, round: &Round, half: usize) {
-        self.enqueue(Direction::Scatter, round, half);
+        self.fetch(Direction::Scatter, round, half);
+        self.copy(Direction::Scatter, round, half);
     }
 
-    /// Enqueues the copies of a round, and the copies to the host that digests need. A copy that
-    /// CANN refuses fails its move.
-    fn enqueue(&mut self, direction: Direction, round: &Round, half: usize) {
-        let (lane, staging, moves, all, chunks) = match direction {
-            Direction::Gather => (
-                &mut self.lanes.gather,
-                &self.transfer.outgoing,
-                self.outbound,
-                &mut self.sending,
-                &round.sends,
-            ),
-            Direction::Scatter => (
-                &mut self.lanes.scatter,
-                &self.transfer.incoming,
-                self.inbound,
-                &mut self.receiving,
-                &round.receives,
-            ),
-        };
-        for chunk in chunks {
-            let places: Vec<_> = chunk
+    /// Enqueues the copies of a round between cache and staging memory. A copy that CANN refuses
+    /// fails its move.
+    fn copy(&mut self, direction: Direction, round: &Round, half: usize) {
+        let Side { lane, moves, all } = &mut self.sides[direction as usize];
+        let moves = *moves;
+        let staging = &self.transfer.staging[direction as usize];
+        for chunk in round.chunks(direction) {
+            let staged: Vec<_> = chunk
                 .items()
-                .map(|item| self.transfer.place(item, moves, failed(all), &lane.stream))
-                .collect();
-            let items = chunk.items().zip(&places);
-            let staged = items.filter(|(_, place)| place.is_none());
-            let staged: Vec<_> = staged
-                .flat_map(|(item, _)| item)
+                .filter(|item| {
+                    let place = self.transfer.place(item, moves, failed(all), &lane.stream);
+                    place.is_none()
+                })
+                .flatten()
                 .filter(|piece| all[piece.index].error.is_none())
                 .collect();
             let (layout, at) = (&self.transfer.layout, staging.chunk(half, chunk));
@@ -236,7 +244,7 @@ impl<'a> Exchange<'a> {
                 let (at, blocks) = (at.wrapping_add(part.offset() as usize), part.blocks());
                 let room = blocks.bytes() as usize;
                 // SAFETY: whoever made the transfer vouches for the cache; a part lies within its
-                // chunk, whose half is not used again before this lane's event is waited for.
+                // chunk, whose half is not used again before this lane's mark is waited for.
                 unsafe {
                     self.transfer
                         .copier
@@ -254,75 +262,75 @@ impl<'a> Exchange<'a> {
                     }
                 }
             }
-            for (item, place) in chunk.items().zip(places) {
+        }
+        self.mark(direction, Mark::Moved, round, half);
+    }
+
+    /// Enqueues the copies to the host that digests need.
+    fn fetch(&mut self, direction: Direction, round: &Round, half: usize) {
+        let side = &mut self.sides[direction as usize];
+        let staging = &self.transfer.staging[direction as usize];
+        if !self.transfer.verify {
+            return;
+        }
+        for chunk in round.chunks(direction) {
+            for item in chunk.items() {
                 let (offset, length) = span(item);
+                let (moves, stream) = (side.moves, &side.lane.stream);
+                let place = self.transfer.place(item, moves, failed(&side.all), stream);
                 let staged = staging.chunk(half, chunk).wrapping_add(offset as usize);
                 let from = place.unwrap_or(staged);
-                // SAFETY: the half is not used again before this lane's event is waited for, and
+                // SAFETY: the half is not used again before this lane's mark is waited for, and
                 // nobody touches the blocks moved.
-                let fetched =
-                    unsafe { staging.fetch(half, chunk, offset, length, from, &lane.stream) };
+                let fetched = unsafe { staging.fetch(half, chunk, offset, length, from, stream) };
                 if let Err(error) = fetched {
-                    fail_chunk(all, chunk, &text(direction, &error));
+                    side.fail(std::slice::from_ref(chunk), &text(direction, &error));
                 }
             }
         }
+        self.mark(direction, Mark::Fetched, round, half);
+    }
+
+    fn mark(&mut self, direction: Direction, mark: Mark, round: &Round, half: usize) {
+        let (side, chunks) = (&mut self.sides[direction as usize], round.chunks(direction));
         if chunks.is_empty() {
             return;
         }
-        if let Err(error) = lane.record(half) {
-            for chunk in chunks {
-                fail_chunk(all, chunk, &text(direction, &error));
-            }
+        if let Err(error) = side.lane.record(mark, half) {
+            side.fail(chunks, &text(direction, &error));
             self.renew(direction);
         }
     }
 
-    fn finish_gather(&mut self, round: &Round, half: usize) -> Result<(), String> {
-        let start = Instant::now();
-        let result = self.finish(Direction::Gather, &round.sends, half);
-        self.timings.gather += start.elapsed();
-        result
-    }
-
-    fn finish_scatter(&mut self, round: &Round, half: usize) -> Result<(), String> {
-        let start = Instant::now();
-        let result = self.finish(Direction::Scatter, &round.receives, half);
-        self.timings.scatter += start.elapsed();
-        result
-    }
-
-    /// Waits for the copies of a round. If they failed, so have the moves they belong to.
+    /// Waits for the copies of a round up to a mark. If they failed, so have the moves they belong
+    /// to.
     fn finish(
         &mut self,
         direction: Direction,
-        chunks: &[Chunk],
+        mark: Mark,
+        round: &Round,
         half: usize,
     ) -> Result<(), String> {
-        let left = self.left();
-        let (lane, all) = match direction {
-            Direction::Gather => (&mut self.lanes.gather, &mut self.sending),
-            Direction::Scatter => (&mut self.lanes.scatter, &mut self.receiving),
-        };
-        if lane.take_lost(half) {
-            for chunk in chunks {
-                fail_chunk(
-                    all,
-                    chunk,
-                    "lost with a stream on which an earlier copy failed",
-                );
-            }
+        let (start, left) = (Instant::now(), self.left());
+        let (side, chunks) = (&mut self.sides[direction as usize], round.chunks(direction));
+        let marks = side.lane.marks(mark);
+        if marks.take_lost(half) {
+            let error = "lost with a stream on which an earlier copy failed";
+            side.fail(chunks, error);
             return Ok(());
         }
-        match lane.wait(half, left, || self.communicator.is_broken()) {
+        let result = marks.wait(half, left, || self.communicator.is_broken());
+        match direction {
+            Direction::Gather => self.timings.gather += start.elapsed(),
+            Direction::Scatter => self.timings.scatter += start.elapsed(),
+        }
+        match result {
             Ok(()) => Ok(()),
             Err(error) if error.is_timeout() => {
                 Err(format!("{}, before the deadline", text(direction, &error)))
             }
             Err(error) => {
-                for chunk in chunks {
-                    fail_chunk(all, chunk, &text(direction, &error));
-                }
+                side.fail(chunks, &text(direction, &error));
                 self.renew(direction);
                 Ok(())
             }
@@ -331,10 +339,7 @@ impl<'a> Exchange<'a> {
 
     /// A stream on which something failed may refuse all that follows; a new one does not.
     fn renew(&mut self, direction: Direction) {
-        let lane = match direction {
-            Direction::Gather => &mut self.lanes.gather,
-            Direction::Scatter => &mut self.lanes.scatter,
-        };
+        let lane = &mut self.sides[direction as usize].lane;
         if let Err(error) = lane.renew(&self.transfer.runtime) {
             tracing::warn!(%error, "a failed stream could not be replaced");
         }
@@ -344,20 +349,16 @@ impl<'a> Exchange<'a> {
         if self.left().is_zero() {
             return Err("the deadline passed".into());
         }
-        let stream = &self.lanes.send.stream;
+        let stream = &self.sends.stream;
         let mut items = Vec::new();
-        for (direction, chunks) in [
-            (Direction::Gather, &round.sends),
-            (Direction::Scatter, &round.receives),
-        ] {
-            let (staging, moves, all) = match direction {
-                Direction::Gather => (&self.transfer.outgoing, self.outbound, &mut self.sending),
-                Direction::Scatter => (&self.transfer.incoming, self.inbound, &mut self.receiving),
-            };
-            for chunk in chunks {
+        for direction in [Direction::Gather, Direction::Scatter] {
+            let side = &mut self.sides[direction as usize];
+            let staging = &self.transfer.staging[direction as usize];
+            for chunk in round.chunks(direction) {
                 for item in chunk.items() {
                     let (offset, length) = span(item);
-                    let mut place = self.transfer.place(item, moves, failed(all), stream);
+                    let moves = side.moves;
+                    let mut place = (self.transfer).place(item, moves, failed(&side.all), stream);
                     if place.is_some() && !self.followed {
                         // A gather of this round has waited for the engine's work; nothing has
                         // before a receive.
@@ -365,7 +366,7 @@ impl<'a> Exchange<'a> {
                         match self.produced.as_ref().map(|event| event.wait(left)) {
                             Some(Err(error)) => {
                                 let error = format!("the engine's work on the cache: {error}");
-                                fail_chunk(all, chunk, &error);
+                                side.fail(std::slice::from_ref(chunk), &error);
                                 place = None;
                             }
                             _ => self.followed = true,
@@ -390,48 +391,43 @@ impl<'a> Exchange<'a> {
                 }
             }
         }
-        let lane = &mut self.lanes.send;
         // SAFETY: items lie within staging memory, which lives as long as the transfer, and whose
-        // half is not used again before this lane's event is waited for, or in the cache, where
-        // nobody touches the blocks moved.
-        unsafe { self.communicator.batch_send_recv(&items, &lane.stream) }
-            .map_err(|error| error.to_string())?;
-        lane.record(half).map_err(|error| error.to_string())
+        // half is not used again before this send is waited for, or in the cache, where nobody
+        // touches the blocks moved.
+        unsafe { self.communicator.batch_send_recv(&items, stream) }
+            .and_then(|()| Ok(self.sends.record(half)?))
+            .map_err(|error| error.to_string())
     }
 
     fn finish_send(&mut self, half: usize) -> Result<(), String> {
         let start = Instant::now();
-        let lane = &self.lanes.send;
-        let what = "the exchange of KV blocks";
+        let (sends, what) = (&self.sends, "the exchange of KV blocks");
         let result =
             self.communicator
-                .wait_event(what, lane.event(half), &lane.stream, self.left());
+                .wait_event(what, sends.event(half), &sends.stream, self.left());
         self.timings.send += start.elapsed();
         result.map_err(|error| error.to_string())
     }
 
-    fn digest(&mut self, direction: Direction, round: &Round, half: usize) {
+    /// Digests a round's bytes, once they are on the host.
+    fn digest(&mut self, direction: Direction, round: &Round, half: usize) -> Result<(), String> {
+        self.finish(direction, Mark::Fetched, round, half)?;
         let start = Instant::now();
-        let (staging, all, chunks): (&Staging, _, _) = match direction {
-            Direction::Gather => (&self.transfer.outgoing, &mut self.sending, &round.sends),
-            Direction::Scatter => (
-                &self.transfer.incoming,
-                &mut self.receiving,
-                &round.receives,
-            ),
-        };
-        for chunk in chunks {
+        let staging = &self.transfer.staging[direction as usize];
+        let side = &mut self.sides[direction as usize];
+        for chunk in round.chunks(direction) {
             let Some(bytes) = staging.fetched(half, chunk) else {
-                return;
+                return Ok(());
             };
             for piece in &chunk.pieces {
                 let range = piece.offset as usize..(piece.offset + piece.bytes()) as usize;
-                if let Some(hash) = &mut all[piece.index].hash {
+                if let Some(hash) = &mut side.all[piece.index].hash {
                     hash.update(&bytes[range]);
                 }
             }
         }
         self.timings.digest += start.elapsed();
+        Ok(())
     }
 
     fn left(&self) -> Duration {
@@ -440,8 +436,8 @@ impl<'a> Exchange<'a> {
 
     /// After a failure: leaves nothing behind that could touch the cache.
     fn stop(&self) {
-        self.communicator.abort(&self.lanes.send.stream);
-        for lane in [&self.lanes.gather, &self.lanes.scatter] {
+        self.communicator.abort(&self.sends.stream);
+        for Side { lane, .. } in &self.sides {
             if lane.stream.wait(GRACE).is_err()
                 && let Err(error) = lane.stream.abort()
             {
@@ -461,10 +457,4 @@ fn text(direction: Direction, error: &DeviceError) -> String {
 /// Whether a move has failed, by its index.
 fn failed(all: &[Progress]) -> impl Fn(usize) -> bool {
     move |index| all[index].error.is_some()
-}
-
-fn fail_chunk(all: &mut [Progress], chunk: &Chunk, error: &str) {
-    for piece in &chunk.pieces {
-        all[piece.index].fail(error);
-    }
 }

@@ -69,55 +69,51 @@ impl Staging {
     }
 }
 
-/// A stream with one event per half of the staging memory.
+/// One event per half of the staging memory: how far a stream has come with it.
 #[derive(Debug)]
-pub(super) struct Lane {
-    pub(super) stream: Stream,
+pub(super) struct Marks {
     events: [Event; 2],
     /// Whether the half's event has been recorded and not waited for.
     pending: [bool; 2],
-    /// Whether the half's work was on a stream that this lane replaced, and may never be done.
+    /// Whether the half's work was on a stream that was given up, and may never be done.
     lost: [bool; 2],
 }
 
-impl Lane {
-    pub(super) fn new(runtime: &Arc<Runtime>) -> Result<Self, DeviceError> {
+impl Marks {
+    fn new(runtime: &Arc<Runtime>) -> Result<Self, DeviceError> {
         Ok(Self {
-            stream: Stream::new(runtime)?,
             events: [Event::new(runtime)?, Event::new(runtime)?],
             pending: [false; 2],
             lost: [false; 2],
         })
     }
 
-    /// Gives up the stream and takes a new one. What has been enqueued and not waited for is lost:
-    /// the stream is aborted, since dropping one that stalls would wait for it without limit.
-    pub(super) fn renew(&mut self, runtime: &Arc<Runtime>) -> Result<(), DeviceError> {
-        let aborted = self.stream.abort();
+    /// The stream is given up: what has been recorded and not waited for may never be done.
+    fn lose(&mut self) {
         for half in 0..2 {
             self.lost[half] |= std::mem::take(&mut self.pending[half]);
         }
+    }
+
+    /// The same for a new stream.
+    fn anew(&self, runtime: &Arc<Runtime>) -> Result<Self, DeviceError> {
         let new = Self::new(runtime)?;
-        let lost = self.lost;
-        *self = Self { lost, ..new };
-        aborted
+        Ok(Self {
+            lost: self.lost,
+            ..new
+        })
+    }
+
+    /// Marks the end of what has been enqueued for the half.
+    fn record(&mut self, half: usize, stream: &Stream) -> Result<(), DeviceError> {
+        stream.record(&self.events[half])?;
+        self.pending[half] = true;
+        Ok(())
     }
 
     /// Whether the half's work was lost with an earlier stream; says so once.
     pub(super) fn take_lost(&mut self, half: usize) -> bool {
         std::mem::take(&mut self.lost[half])
-    }
-
-    /// Marks the end of what has been enqueued for the half.
-    pub(super) fn record(&mut self, half: usize) -> Result<(), DeviceError> {
-        self.stream.record(&self.events[half])?;
-        self.pending[half] = true;
-        Ok(())
-    }
-
-    /// The half's mark.
-    pub(super) fn event(&self, half: usize) -> &Event {
-        &self.events[half]
     }
 
     /// Waits for what was recorded for the half, if anything was, unless somebody says to stop.
@@ -141,20 +137,99 @@ impl Lane {
     }
 }
 
+/// What a stream of an exchange marks.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Mark {
+    /// The bytes are where they go.
+    Moved,
+    /// A copy of them is on the host.
+    Fetched,
+}
+
+/// A stream and its marks.
+#[derive(Debug)]
+pub(super) struct Lane {
+    pub(super) stream: Stream,
+    moved: Marks,
+    fetched: Marks,
+}
+
+impl Lane {
+    pub(super) fn new(runtime: &Arc<Runtime>) -> Result<Self, DeviceError> {
+        Ok(Self {
+            stream: Stream::new(runtime)?,
+            moved: Marks::new(runtime)?,
+            fetched: Marks::new(runtime)?,
+        })
+    }
+
+    /// Gives up the stream and takes a new one. What has been enqueued and not waited for is lost:
+    /// the stream is aborted, since dropping one that stalls would wait for it without limit.
+    pub(super) fn renew(&mut self, runtime: &Arc<Runtime>) -> Result<(), DeviceError> {
+        let aborted = self.stream.abort();
+        self.moved.lose();
+        self.fetched.lose();
+        *self = Self {
+            stream: Stream::new(runtime)?,
+            moved: self.moved.anew(runtime)?,
+            fetched: self.fetched.anew(runtime)?,
+        };
+        aborted
+    }
+
+    pub(super) fn marks(&mut self, mark: Mark) -> &mut Marks {
+        match mark {
+            Mark::Moved => &mut self.moved,
+            Mark::Fetched => &mut self.fetched,
+        }
+    }
+
+    /// Marks the end of what has been enqueued for the half.
+    pub(super) fn record(&mut self, mark: Mark, half: usize) -> Result<(), DeviceError> {
+        let marks = match mark {
+            Mark::Moved => &mut self.moved,
+            Mark::Fetched => &mut self.fetched,
+        };
+        marks.record(half, &self.stream)
+    }
+}
+
+/// The stream of sends and receives; an event per half says that they are through.
+#[derive(Debug)]
+pub(super) struct Sends {
+    pub(super) stream: Stream,
+    events: [Event; 2],
+}
+
+impl Sends {
+    /// Marks the end of what has been enqueued for the half.
+    pub(super) fn record(&self, half: usize) -> Result<(), DeviceError> {
+        self.stream.record(&self.events[half])
+    }
+
+    /// The half's mark.
+    pub(super) fn event(&self, half: usize) -> &Event {
+        &self.events[half]
+    }
+}
+
 /// The three queues of an exchange.
 #[derive(Debug)]
 pub(super) struct Lanes {
     pub(super) gather: Lane,
-    pub(super) send: Lane,
     pub(super) scatter: Lane,
+    pub(super) sends: Sends,
 }
 
 impl Lanes {
     pub(super) fn new(runtime: &Arc<Runtime>) -> Result<Self, DeviceError> {
         Ok(Self {
             gather: Lane::new(runtime)?,
-            send: Lane::new(runtime)?,
             scatter: Lane::new(runtime)?,
+            sends: Sends {
+                stream: Stream::new(runtime)?,
+                events: [Event::new(runtime)?, Event::new(runtime)?],
+            },
         })
     }
 }

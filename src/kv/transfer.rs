@@ -7,7 +7,7 @@ use xxhash_rust::xxh3::Xxh3;
 
 use super::exchange::Exchange;
 use super::schedule::{Cut, Move, rounds};
-use super::staging::{Lane, Lanes, Staging};
+use super::staging::{Lane, Lanes, Mark, Staging};
 use super::strategy::forced_by_environment;
 use super::{BlockCopier, BlockPart, CopyCounts, Direction, KvLayout, Strategy, UnknownStrategy};
 use crate::collective::Communicator;
@@ -21,6 +21,9 @@ const DEVICE_CHUNK: u64 = 8 << 20;
 /// from gather to digest.
 const HOST_CHUNK: u64 = 1 << 20;
 
+/// The smallest chunk is this part of the largest: with less, calls of HCCL would show.
+pub(super) const SHORTEST: u64 = 4;
+
 /// How a [`Transfer`] works. All ranks use the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TransferOptions {
@@ -28,6 +31,8 @@ pub struct TransferOptions {
     pub staging_bytes: u64,
     /// Largest number of bytes sent to one peer at once.
     pub chunk_bytes: u64,
+    /// Smallest number, for short exchanges, whose stages would not overlap otherwise.
+    pub least_chunk_bytes: u64,
     /// Whether both ends compute a digest of each move's bytes.
     pub verify: bool,
 }
@@ -35,13 +40,15 @@ pub struct TransferOptions {
 impl TransferOptions {
     /// Chunks of the size that suits the runtime's memory.
     pub fn new(runtime: &Runtime, staging_bytes: u64, verify: bool) -> Self {
+        let chunk_bytes = if runtime.shares_host_memory() {
+            HOST_CHUNK
+        } else {
+            DEVICE_CHUNK
+        };
         Self {
             staging_bytes,
-            chunk_bytes: if runtime.shares_host_memory() {
-                HOST_CHUNK
-            } else {
-                DEVICE_CHUNK
-            },
+            chunk_bytes,
+            least_chunk_bytes: chunk_bytes / SHORTEST,
             verify,
         }
     }
@@ -157,8 +164,8 @@ pub struct Transfer {
     pub(super) cut: Cut,
     pub(super) ranks: u32,
     pub(super) verify: bool,
-    pub(super) outgoing: Staging,
-    pub(super) incoming: Staging,
+    /// By [`Direction`].
+    pub(super) staging: [Staging; 2],
     /// Made anew after a failure of the transport.
     pub(super) lanes: Option<Lanes>,
     pub(super) copier: BlockCopier,
@@ -184,7 +191,7 @@ impl Transfer {
         options: TransferOptions,
     ) -> Result<Self, TransferError> {
         let bytes = options.staging_bytes;
-        let cut = Cut::new(ranks, bytes, options.chunk_bytes)
+        let cut = Cut::new(ranks, bytes, options.least_chunk_bytes, options.chunk_bytes)
             .ok_or(TransferError::TooSmall { bytes, ranks })?;
         let staging = || {
             Staging::new(runtime, cut, options.verify).map_err(|source| TransferError::Staging {
@@ -198,8 +205,7 @@ impl Transfer {
             cut,
             ranks,
             verify: options.verify,
-            outgoing: staging()?,
-            incoming: staging()?,
+            staging: [staging()?, staging()?],
             lanes: Some(Lanes::new(runtime)?),
             copier: BlockCopier::new(forced_by_environment()?),
             producer: None,
@@ -307,8 +313,9 @@ impl Transfer {
                     let from = staging.chunk(0, chunk);
                     // SAFETY: the stream itself orders all uses of the chunk.
                     unsafe { staging.fetch(0, chunk, 0, chunk.length, from, &lane.stream) }?;
-                    lane.record(0)?;
-                    lane.wait(0, limit.saturating_sub(start.elapsed()), || false)?;
+                    lane.record(Mark::Fetched, 0)?;
+                    let marks = lane.marks(Mark::Fetched);
+                    marks.wait(0, limit.saturating_sub(start.elapsed()), || false)?;
                     hash.update(staging.fetched(0, chunk).unwrap_or_default());
                 }
                 bytes += chunk.length;

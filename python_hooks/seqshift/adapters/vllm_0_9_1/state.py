@@ -84,8 +84,10 @@ class EngineState(Returns):
     def settle(self) -> None:
         """After a check: the sampler's metadata, and which kind of forward comes next."""
         if self._batch_changed:
-            with torch.inference_mode():
-                self.runner.input_batch.refresh_sampling_metadata()
+            # The request that ends an empty batch has the runner do it.
+            if self.runner.input_batch.num_reqs:
+                with torch.inference_mode():
+                    self.runner.input_batch.refresh_sampling_metadata()
             self._batch_changed = False
         self._engine().should_execute_dummy_batch = not self.has_work()
         self.listen()
