@@ -22,7 +22,7 @@ const DEVICE_CHUNK: u64 = 8 << 20;
 const HOST_CHUNK: u64 = 1 << 20;
 
 /// The smallest chunk is this part of the largest: with less, calls of HCCL would show.
-pub(super) const SHORTEST: u64 = 4;
+pub(super) const SHORTEST: u64 = 2;
 
 /// How a [`Transfer`] works. All ranks use the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
