@@ -415,6 +415,8 @@ impl<K: KvChannel> Migrator<K> {
         let mut report = Report::default();
         if let Some(mut pending) = self.pending.take() {
             self.collect(&mut pending, &mut report.precopied)?;
+            // Nothing is copied anew, whatever became of the copy.
+            report.precopied.aborted.clear();
             self.give_up(engine, pending, &mut report, why)?;
         } else {
             // A check that has failed may have left a copy that nobody knows of any more.

@@ -327,9 +327,15 @@ fn a_rollout_that_ends_meanwhile_gives_everything_back() {
         (drains, "the rollout has ended"),
         (leaves, "the engine has left its group"),
     ];
-    for (shards, (end, why)) in [1, 2].into_iter().flat_map(|s| ends.map(|end| (s, end))) {
+    // The copy may have failed before; that is no second reason.
+    let faults = [None, Some((Point::Gather, 0)), Some((Point::Scatter, 1))];
+    let all = [1, 2].into_iter().flat_map(|s| ends.map(|end| (s, end)));
+    for ((shards, (end, why)), fault) in all.flat_map(|one| faults.map(|fault| (one, fault))) {
         let shape = Shape { shards, ..SHAPE };
         let mut cluster = grown(shape, &[&CROSSING], None);
+        if let Some((point, rank)) = fault {
+            cluster.cell(rank, 0).faults.arm(point);
+        }
         begin(&mut cluster);
         let held = |c: &Cluster| {
             c.cells
