@@ -15,6 +15,7 @@ from seqshift.cpu_bed.ranks import RankContext
 
 from bed import workload
 from bed.observe import Observer, Trace, reset_prefix_cache, state
+from bed.streams import generate
 from bed.workload import Workload
 
 # The main workload's configuration: moves exactly 8 sequences at the first check.
@@ -77,11 +78,14 @@ def run_rollout(
     seen = _stats() if hooked else {}
     guard = repaired_rows() if repair and not hooked else contextlib.nullcontext()
     start = time.perf_counter()
-    with Observer(llm) as trace, guard, held_blocks(llm, free_blocks), aborting(llm, work.aborts):
-        outputs = llm.generate(prompts, params, use_tqdm=False, **work.call)
+    around = (guard, held_blocks(llm, free_blocks), aborting(llm, work.aborts), budget(llm, work.budget))
+    with Observer(llm) as trace, contextlib.ExitStack() as stack:
+        for one in around:
+            stack.enter_context(one)
+        outputs = generate(llm, prompts, params, **work.call)
     seconds = time.perf_counter() - start
     stats = _difference(seen, _stats()) if hooked else {}
-    return Rollout(record(outputs), trace, before, state(llm), seconds, stats)
+    return Rollout(outputs, trace, before, state(llm), seconds, stats)
 
 
 @contextlib.contextmanager
@@ -107,6 +111,18 @@ def aborting(llm: Any, aborts: dict[int, tuple[int, ...]]) -> Iterator[None]:
         yield
     finally:
         del engine.step
+
+
+@contextlib.contextmanager
+def budget(llm: Any, tokens: int | None) -> Iterator[None]:
+    """A step of the engine computes so many tokens at most, prompts in chunks; None leaves it its own number."""
+    scheduler = llm.llm_engine.engine_core.engine_core.scheduler
+    before = scheduler.max_num_scheduled_tokens
+    scheduler.max_num_scheduled_tokens = before if tokens is None else tokens
+    try:
+        yield
+    finally:
+        scheduler.max_num_scheduled_tokens = before
 
 
 @contextlib.contextmanager

@@ -21,9 +21,20 @@ from bed.fault_run import CONFIG, run_cell
 from bed.mock_control import Action, MockControl
 from bed.workload import Workload
 
+# Tokens per step where none are drawn: vLLM's own number, which no rollout needs.
+PLENTY = 8192
 # Output length of requests that are aborted, and what keeps them from ending before.
 ABORTED_TOKENS = 500
 ENDLESS = {"ignore_eos": True, "stop": [], "stop_token_ids": [], "guided": None}
+
+
+@dataclass(frozen=True)
+class Group:
+    """An engine start: DP ranks, and the engines' options."""
+
+    dp: int
+    max_num_seqs: int = 16
+    prefix_caching: bool = True
 
 
 @dataclass(frozen=True)
@@ -38,6 +49,10 @@ class Draw:
     config: dict[str, Any]
     plan: str | None
     cell: Cell
+    alike: int
+    """So many requests in a row begin with the same tokens."""
+    budget: int | None
+    """Tokens per step."""
 
 
 @dataclass
@@ -50,10 +65,10 @@ class Usage:
     mock: tuple[int, ...]
 
 
-def options(source: random.Random) -> dict[str, Any]:
+def options(source: random.Random, greedy: bool) -> dict[str, Any]:
     """Sampling parameters of one request; whatever is random is seeded. `guided` is a grammar."""
     chosen: dict[str, Any] = {"logprobs": source.choice((None, None, 0, 2))}
-    if source.random() < 0.5:
+    if not greedy and source.random() < 0.5:
         chosen.update(temperature=source.choice((0.7, 1.0, 1.3)), seed=source.randrange(1 << 30))
         chosen.update(source.choice(({}, {"top_k": 20}, {"top_p": 0.8}, {"min_p": 0.02})))
     extra = [
@@ -77,14 +92,18 @@ def options(source: random.Random) -> dict[str, Any]:
         # What a grammar allows must not be forbidden.
         chosen.pop("allowed_token_ids", None)
         chosen.pop("bad_words", None)
-    if "seed" in chosen and source.random() < 0.2:
-        chosen["n"] = 2
+    if "seed" in chosen and source.random() < 0.25:
+        chosen["n"] = source.choice((2, 3, 5))
+    if source.random() < 0.2:
+        chosen["output_kind"] = "DELTA"
     return chosen
 
 
-def draw(seed: int, number: int, dp: int, slots: int) -> Draw:
+def draw(seed: int, number: int, dp: int) -> Draw:
     """Rollout `number`; the same on every rank."""
     source = random.Random(f"{seed}/{number}/{dp}")
+    # vLLM's CPU engine cannot compute the prompt of a seeded request in chunks.
+    budget = source.choice((None, None, None, 32, 100))
     busiest = source.randrange(dp)
     works, aborts = [], []
     some_are_aborted = source.random() < 0.3
@@ -93,7 +112,8 @@ def draw(seed: int, number: int, dp: int, slots: int) -> Draw:
         requests = source.randint(4, 8) if rank == busiest else few
         longest = 70 if rank == busiest else source.choice((8, 40, 70))
         mine = [
-            (source.choice((3, 40, 130, 300)), source.randint(2, longest), options(source)) for _ in range(requests)
+            (source.choice((3, 40, 130, 300)), source.randint(2, longest), options(source, budget is not None))
+            for _ in range(requests)
         ]
         ends: dict[int, tuple[int, ...]] = {}
         for index, (length, _, chosen) in enumerate(mine):
@@ -119,7 +139,8 @@ def draw(seed: int, number: int, dp: int, slots: int) -> Draw:
         fitting = [c for c in matrix(dp) if c.outcome == ON and c.step != START]
         # Without a digest nobody sees a wrong byte of KV; so it is documented.
         cell = source.choice([c for c in fitting if config["verify_kv"] or not changes_kv(c)])
-    return Draw(number, tuple(works), tuple(aborts), config, plan, cell)
+    alike = source.choice((1, 1, 3))
+    return Draw(number, tuple(works), tuple(aborts), config, plan, cell, alike, budget)
 
 
 def changes_kv(cell: Cell) -> bool:
@@ -130,17 +151,37 @@ def changes_kv(cell: Cell) -> bool:
 def work_of(one: Draw, rank: int) -> Workload:
     """What a rank passes to generate()."""
     requests = one.works[rank]
+    longest = max((length for length, _, _ in requests), default=0)
     return Workload(
-        tuple(workload.prompt(rank, 1000 * one.number + i, length) for i, (length, _, _) in enumerate(requests)),
+        tuple(
+            workload.prompt(rank, 1000 * one.number + i // one.alike, longest)[:length]
+            for i, (length, _, _) in enumerate(requests)
+        ),
         tuple(sampling(tokens, **chosen) for _, tokens, chosen in requests),
         aborts=one.aborts[rank],
+        budget=one.budget,
     )
 
 
-def sampling(tokens: int, guided: dict[str, Any] | None = None, **chosen: Any) -> Any:
-    """SamplingParams of what `options` has drawn."""
-    from vllm.sampling_params import GuidedDecodingParams
+def uncertain(one: Draw, group: Group, rank: int) -> set[str]:
+    """Ids of requests whose `num_cached_tokens` depends on what has moved before they began.
 
+    They share a prompt with another request or are several samples, and not all of the rank's begin in its first step.
+    """
+    counts = [chosen.get("n", 1) for _, _, chosen in one.works[rank]]
+    tokens = sum(count * length for count, (length, _, _) in zip(counts, one.works[rank]))
+    at_once = sum(counts) <= group.max_num_seqs and tokens <= (one.budget or PLENTY)
+    if at_once or not group.prefix_caching:
+        return set()
+    return {str(index) for index, count in enumerate(counts) if one.alike > 1 or count > 1}
+
+
+def sampling(tokens: int, guided: dict[str, Any] | None = None, output_kind: str | None = None, **chosen: Any) -> Any:
+    """SamplingParams of what `options` has drawn."""
+    from vllm.sampling_params import GuidedDecodingParams, RequestOutputKind
+
+    if output_kind is not None:
+        chosen["output_kind"] = RequestOutputKind[output_kind]
     if guided is not None:
         chosen["guided_decoding"] = GuidedDecodingParams(**guided)
     return workload.sampling(tokens, **chosen)
@@ -170,14 +211,14 @@ def mock_live() -> tuple[int, ...]:
     return tuple(count(what) for what in range(7))
 
 
-def soak(ctx: RankContext, seed: int, numbers: range, slots: int, folder: Path) -> list[Usage]:
+def soak(ctx: RankContext, seed: int, numbers: range, group: Group, folder: Path) -> list[Usage]:
     """Runs these rollouts in a rank. What it saw goes to files, so that it does not count as growth."""
     control = MockControl(Path(os.environ["SEQSHIFT_MOCK_CONTROL"]))
     with rollout.hooks(CONFIG):
-        llm = make_llm(ctx, max_num_seqs=slots, prefix_caching=slots == 16)
+        llm = make_llm(ctx, max_num_seqs=group.max_num_seqs, prefix_caching=group.prefix_caching)
     seen: list[Usage] = []
     for number in numbers:
-        one = draw(seed, number, ctx.dp_size, slots)
+        one = draw(seed, number, ctx.dp_size)
         work = work_of(one, ctx.dp_rank)
         (plain,) = rollout.run_rollouts(ctx, llm, [work], hooked=False)
         outcome = run_cell(ctx, llm, one.cell, plain, control, work=work, config=one.config, plan=one.plan)

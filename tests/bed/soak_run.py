@@ -15,11 +15,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from seqshift.cpu_bed.compare import OutputRecord
+
+from bed.fault_matrix import late
 from bed.fault_run import Outcome
 from bed.seeds import seed_of
 from bed.segments import left_behind, segments
-from bed.soak import Draw, Usage, draw, soak
+from bed.soak import Draw, Group, Usage, draw, soak, uncertain
 from bed.verify import verify
+from bed.waits import longest
 
 SEED, ROLLOUTS = "SEQSHIFT_SOAK_SEED", "SEQSHIFT_SOAK_ROLLOUTS"
 SECONDS_PER_ROLLOUT = 40
@@ -29,6 +33,8 @@ FEWEST_FOR_GROWTH = 30
 MOST_GROWTH = 0.01
 # A count that reaches a new height so often keeps growing.
 FEWEST_RISES = 3
+# Where a token budget cuts a prompt depends on what decodes beside it.
+CUT_TOLERANCE = 1e-4
 
 
 @dataclass
@@ -42,20 +48,33 @@ class Found:
     growth: list[float] = field(default_factory=list)
 
 
-def judge(one: Draw, ranks: list[Outcome], found: Found) -> None:
+def judge(one: Draw, group: Group, ranks: list[Outcome], found: Found) -> None:
     """Checks one rollout."""
     pairs = [[outcome.pair] for outcome in ranks]
+    free = [uncertain(one, group, rank) for rank in range(group.dp)]
+    tolerance = 0.0 if one.budget is None else CUT_TOLERANCE
     found.rollouts += 1
     found.faults += any(count for outcome in ranks for _, count in outcome.met)
     found.moved += sum(pair.hooked.stats["sequences_moved"] for (pair,) in pairs)
     try:
         # An abort takes effect where the request runs at the next check.
-        verify(pairs, recomputed=any(one.aborts))
+        verify(pairs, recomputed=any(one.aborts), cached=not any(free), logprob_tolerance=tolerance)
+        for rank, (pair,) in enumerate(pairs):
+            for plain, hooked in zip(pair.plain.outputs, pair.hooked.outputs):
+                same = plain.num_cached_tokens == hooked.num_cached_tokens
+                assert same or plain.request_id in free[rank], f"rank {rank}: {cached_tokens(plain, hooked)}"
+        assert (wrong := late(one.cell, longest([outcome.waits for outcome in ranks]))) == [], wrong
         for name in ("checks", "faults"):
             values = [pair.hooked.stats[name] for (pair,) in pairs]
             assert len(set(values)) == 1, f"{name} differ: {values}"
     except AssertionError as error:
-        found.problems.append(f"rollout {one.number}, {one.cell}, plan {one.plan}, {one.config}: {error}")
+        where = f"rollout {one.number}, {one.cell}, plan {one.plan}, budget {one.budget}, {one.config}"
+        found.problems.append(f"{where}: {error}")
+
+
+def cached_tokens(plain: OutputRecord, hooked: OutputRecord) -> str:
+    """How the two differ, in words."""
+    return f"request {plain.request_id}: num_cached_tokens: {plain.num_cached_tokens} != {hooked.num_cached_tokens}"
 
 
 def leaks(counts: list[int]) -> bool:
@@ -86,12 +105,13 @@ def grown(seen: list[Usage], where: str, found: Found) -> None:
             found.problems.append(f"{where}: RSS grew by {growth:.2%}: {[one.rss >> 20 for one in seen]} MiB")
 
 
-def run_soak(bed: Any, seed: int, rollouts: int, groups: tuple[tuple[int, int], ...]) -> Found:
-    """Shares the rollouts among groups of (DP ranks, max_num_seqs), each one engine start."""
+def run_soak(bed: Any, seed: int, rollouts: int, groups: tuple[Group, ...]) -> Found:
+    """Shares the rollouts among groups, each one engine start."""
     found = Found()
     before = segments()
     first = 0
-    for index, (dp, slots) in enumerate(groups):
+    for index, group in enumerate(groups):
+        dp = group.dp
         count = (rollouts - first) // (len(groups) - index)
         numbers, first = range(first, first + count), first + count
         with tempfile.TemporaryDirectory() as name:
@@ -99,14 +119,14 @@ def run_soak(bed: Any, seed: int, rollouts: int, groups: tuple[tuple[int, int], 
             env = {rank: {"SEQSHIFT_MOCK_CONTROL": str(folder / f"control{rank}")} for rank in range(dp)}
             deadline = 120 + SECONDS_PER_ROLLOUT * len(numbers)
             try:
-                ranks = bed.run(soak, seed, numbers, slots, folder, dp=dp, rank_env=env, deadline=deadline)
+                ranks = bed.run(soak, seed, numbers, group, folder, dp=dp, rank_env=env, deadline=deadline)
             except AssertionError as error:
                 # The log of a rank names the rollout that ended it.
                 found.problems.append(f"DP={dp}: {error}")
                 continue
             for number in numbers:
                 outcomes = [pickle.loads((folder / f"{number}-{rank}").read_bytes()) for rank in range(dp)]
-                judge(draw(seed, number, dp, slots), outcomes, found)
+                judge(draw(seed, number, dp), group, outcomes, found)
         for rank, seen in enumerate(ranks):
             grown(seen, f"DP={dp}, rank {rank}", found)
         print(f"DP={dp}: {len(numbers)} rollouts, {len(found.problems)} problems so far", flush=True)
@@ -115,7 +135,7 @@ def run_soak(bed: Any, seed: int, rollouts: int, groups: tuple[tuple[int, int], 
     return found
 
 
-GROUPS = ((2, 16), (3, 6), (4, 16))
+GROUPS = (Group(2), Group(3, 6, prefix_caching=False), Group(4), Group(2, 6))
 
 
 def main() -> int:

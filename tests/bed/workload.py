@@ -26,6 +26,8 @@ class Workload:
     call: dict[str, Any] = field(default_factory=dict)
     # Number of steps -> indices of requests that are aborted after them.
     aborts: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    # Tokens that a step may compute, where these are fewer than the engine's own.
+    budget: int | None = None
 
     def as_vllm(self) -> tuple[list[Any], list[Any]]:
         """Arguments of `generate`; the parameters are copies, since vLLM changes them."""

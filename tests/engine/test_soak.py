@@ -6,11 +6,12 @@ Ten of them here, always the same; `make soak` runs two hundred new ones and als
 from __future__ import annotations
 
 from bed.seeds import seed_of
+from bed.soak import Group
 from bed.soak_run import SEED, leaks, run_soak
 
 
 def test_ten_random_rollouts(bed):
-    found = run_soak(bed, seed_of(SEED, 1), 10, ((2, 16), (3, 6)))
+    found = run_soak(bed, seed_of(SEED, 1), 10, (Group(2), Group(3, 6)))
     assert found.problems == []
     assert found.rollouts == 10
     assert found.moved > 0
