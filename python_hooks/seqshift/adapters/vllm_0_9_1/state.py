@@ -15,6 +15,7 @@ order of the protocol, and for copies in the background `watch`, `watched`, `pre
 
 from __future__ import annotations
 
+import contextlib
 import weakref
 from dataclasses import dataclass
 from typing import Any, Callable
@@ -449,11 +450,13 @@ class EngineState(Returns):
         runner = self.runner
         runner.requests.pop(request_id, None)
         runner.encoder_cache.pop(request_id, None)
-        # The mask of allowed tokens is an inference tensor.
-        with torch.inference_mode():
-            row = runner.input_batch.remove_request(request_id)
+        batch = runner.input_batch
+        # The mask of allowed tokens is an inference tensor; few have one, and that mode costs more than the rest.
+        masked = batch.allowed_token_ids_mask_cpu_tensor is not None
+        with torch.inference_mode() if masked else contextlib.nullcontext():
+            row = batch.remove_request(request_id)
             if row is not None:
-                runner.input_batch.condense([row])
+                batch.condense([row])
                 self._batch_changed = True
 
     # --- Step 7: return ---
