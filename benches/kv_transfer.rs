@@ -77,7 +77,6 @@ fn main() {
                 let options = TransferOptions {
                     staging_bytes: STAGING,
                     chunk_bytes,
-                    least_chunk_bytes: chunk_bytes / 4,
                     verify,
                 };
                 let (median, timings) = measure(&runtime, &communicator, options, sequence, block);

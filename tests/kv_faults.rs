@@ -32,10 +32,7 @@ impl Pair {
 
     /// Each move is one run of 1 MiB, which is sent from the cache and received into it.
     fn direct(rank: &Rank) -> Self {
-        let options = TransferOptions {
-            least_chunk_bytes: 1 << 20,
-            ..TransferOptions::new(&rank.runtime, 4 << 20, true)
-        };
+        let options = TransferOptions::new(&rank.runtime, 4 << 20, true);
         let mut pair = Self::with(rank, options, 256 << 10);
         pair.transfer.set_strategy(Some(Strategy::Direct));
         pair
@@ -45,7 +42,6 @@ impl Pair {
     fn in_rounds(rank: &Rank, verify: bool) -> Self {
         let options = TransferOptions {
             chunk_bytes: 4 * 1024,
-            least_chunk_bytes: 4 * 1024,
             ..TransferOptions::new(&rank.runtime, 1 << 20, verify)
         };
         Self::with(rank, options, 1024)

@@ -22,7 +22,6 @@ fn exchange(rank: &Rank, strategy: Strategy) -> ExchangeReport {
     let options = TransferOptions {
         staging_bytes: 8 << 20,
         chunk_bytes: 2 << 20,
-        least_chunk_bytes: 2 << 20,
         verify: true,
     };
     // SAFETY: the cache outlives the transfer.

@@ -69,10 +69,10 @@ proptest! {
     #[test]
     fn both_ends_agree_and_nothing_is_lost(
         (ranks, plan) in plans(), lengths in lengths(), staging in 8192_u64..100_000,
-        largest in 512_u64..5000, least in 1_u64..5000,
+        largest in 512_u64..5000,
     ) {
         let layout = layout(&lengths);
-        let cut = Cut::new(ranks, staging, least, largest).expect("there is room for a chunk");
+        let cut = Cut::new(ranks, staging, largest).expect("there is room for a chunk");
         prop_assert!(cut.staging() <= staging && cut.chunk <= largest);
         let all: Vec<_> =
             (0..ranks).map(|rank| of_rank(&layout, cut, ranks, rank, &plan)).collect();
@@ -104,10 +104,8 @@ proptest! {
                     .sum();
                 let bytes: u64 = sent.iter().map(|chunk| chunk.length).sum();
                 prop_assert_eq!(bytes, blocks as u64 * layout.block_bytes());
-                // Equal chunks but for the last.
-                let equal = cut.chunk_of(bytes);
-                prop_assert!(sent.iter().rev().skip(1).all(|chunk| chunk.length == equal));
-                prop_assert!(sent.last().is_none_or(|chunk| chunk.length <= equal));
+                // Full chunks but for the last.
+                prop_assert!(sent.iter().rev().skip(1).all(|chunk| chunk.length == cut.chunk));
             }
         }
     }
@@ -118,7 +116,7 @@ proptest! {
         blocks in 1_usize..40, lengths in lengths(), largest in 512_u64..5000,
     ) {
         let layout = layout(&lengths);
-        let cut = Cut::new(2, 1 << 20, largest / 4, largest).expect("there is room for a chunk");
+        let cut = Cut::new(2, 1 << 20, largest).expect("there is room for a chunk");
         let mut at = (0, 0, 0);
         for round in of_rank(&layout, cut, 2, 0, &vec![(0, 1, blocks)]) {
             for piece in &round.sends[0].pieces {
@@ -140,7 +138,7 @@ proptest! {
         (ranks, plan) in plans(), lengths in lengths(),
     ) {
         let layout = layout(&lengths);
-        let cut = Cut::new(ranks, 16_384, 1024, 4096).expect("there is room for a chunk");
+        let cut = Cut::new(ranks, 16_384, 4096).expect("there is room for a chunk");
         for rank in 0..ranks {
             for round in of_rank(&layout, cut, ranks, rank, &plan) {
                 for side in [&round.sends, &round.receives] {
@@ -160,7 +158,7 @@ proptest! {
     #[test]
     fn ranks_never_wait_in_a_circle((ranks, plan) in plans(), lengths in lengths()) {
         let layout = layout(&lengths);
-        let cut = Cut::new(ranks, 16_384, 512, 1024).expect("there is room for a chunk");
+        let cut = Cut::new(ranks, 16_384, 1024).expect("there is room for a chunk");
         let all: Vec<_> =
             (0..ranks).map(|rank| of_rank(&layout, cut, ranks, rank, &plan)).collect();
         // Chunks that each rank's finished rounds and its current one have offered to a peer.
@@ -201,32 +199,20 @@ proptest! {
 }
 
 #[test]
-fn short_streams_are_cut_smaller() {
-    let cut = Cut::new(2, 64 << 20, 2 << 20, 8 << 20).expect("there is room for a chunk");
-    let chunks = [0, 1, 16 << 20, 24 << 20, 64 << 20, 1 << 40].map(|bytes| cut.chunk_of(bytes));
-    assert_eq!(
-        chunks,
-        [2 << 20, 2 << 20, 2 << 20, 3 << 20, 8 << 20, 8 << 20]
-    );
-}
-
-#[test]
 fn staging_that_holds_no_chunk_is_refused() {
-    assert_eq!(Cut::new(2, 1023, 1, 1 << 20), None);
+    assert_eq!(Cut::new(2, 1023, 1 << 20), None);
     assert_eq!(
-        Cut::new(2, 1024, 1 << 10, 1 << 20),
+        Cut::new(2, 1024, 1 << 20),
         Some(Cut {
             lanes: 1,
-            chunk: 512,
-            least: 512
+            chunk: 512
         })
     );
     assert_eq!(
-        Cut::new(128, 64 << 20, 1 << 10, 1 << 30),
+        Cut::new(128, 64 << 20, 1 << 30),
         Some(Cut {
             lanes: 4,
-            chunk: 8 << 20,
-            least: 1 << 10
+            chunk: 8 << 20
         })
     );
 }

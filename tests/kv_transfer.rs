@@ -128,7 +128,6 @@ fn run(rank: &Rank, case: &Case, verify: bool) -> Seen {
     let free = rank.runtime.memory().expect("it can be asked").free;
     let options = TransferOptions {
         chunk_bytes: 4096,
-        least_chunk_bytes: 1024,
         ..TransferOptions::new(&rank.runtime, case.staging, verify)
     };
     // SAFETY: the cache outlives the transfer.
@@ -316,7 +315,6 @@ fn engines_are_waited_for(length: usize, way: Option<Way>) {
             .expect("the copy is possible");
         let options = TransferOptions {
             chunk_bytes: 2 << 20,
-            least_chunk_bytes: 2 << 20,
             ..TransferOptions::new(&rank.runtime, 4 << 20, false)
         };
         // SAFETY: the cache outlives the transfer.
@@ -434,7 +432,6 @@ fn long_runs_are_not_staged() {
             let options = TransferOptions {
                 staging_bytes: 4 << 20,
                 chunk_bytes: 2 << 20,
-                least_chunk_bytes: 2 << 20,
                 verify: true,
             };
             // SAFETY: the cache outlives the transfer.

@@ -13,7 +13,8 @@ use super::transfer::{ExchangeReport, MoveOutcome, Timings, Transfer};
 use crate::collective::{Communicator, SendRecv};
 use crate::device::{DeviceError, Event};
 
-/// After the deadline, copies on our own device get this long before their stream is aborted.
+/// After the deadline, copies on our own device get this long before their streams are aborted, but
+/// no more than half of the time that the exchange had: its outcome is to be agreed on after it.
 const GRACE: Duration = Duration::from_secs(1);
 
 /// What is known of one move so far.
@@ -61,6 +62,7 @@ pub(super) struct Exchange<'a> {
     sides: [Side<'a>; 2],
     sends: Sends,
     deadline: Instant,
+    grace: Duration,
     timings: Timings,
     /// Kept until the streams that wait for it are through.
     produced: Option<Event>,
@@ -114,6 +116,7 @@ impl<'a> Exchange<'a> {
                     ],
                     sends: lanes.sends,
                     deadline,
+                    grace: GRACE.min(deadline.saturating_duration_since(start) / 2),
                     timings: Timings::default(),
                     produced: None,
                     followed: false,
@@ -157,31 +160,43 @@ impl<'a> Exchange<'a> {
             return Ok(());
         };
         self.follow_producer();
-        self.gather(&rounds[0], 0);
+        // Gathers are one round ahead of their sends.
+        for (half, round) in rounds.iter().enumerate().take(2) {
+            self.copy(Direction::Gather, round, half);
+        }
         for (index, round) in rounds.iter().enumerate() {
             let half = index % 2;
+            let earlier = |by: usize| index.checked_sub(by).map(|index| &rounds[index]);
             self.finish(Direction::Gather, Mark::Moved, round, half)?;
-            if index >= 2 {
-                self.finish(Direction::Scatter, Mark::Moved, &rounds[index - 2], half)?;
+            if let Some(round) = earlier(2) {
+                self.finish(Direction::Scatter, Mark::Moved, round, half)?;
             }
             self.send(round, half)?;
-            // What follows runs while the links are busy with this round.
-            if index >= 1 {
+            // What follows runs while the links are busy with this round. Nothing that is on its
+            // way is waited for where there is something else to do.
+            if let Some(round) = earlier(2) {
+                self.digest(Direction::Scatter, round, half)?;
+            }
+            if let Some(before) = earlier(1) {
                 self.finish_send(1 - half)?;
-                self.scatter(&rounds[index - 1], 1 - half);
+                self.scatter(before, 1 - half);
+                if let Some(next) = rounds.get(index + 1) {
+                    self.copy(Direction::Gather, next, 1 - half);
+                }
             }
-            if let Some(next) = rounds.get(index + 1) {
-                self.gather(next, 1 - half);
-            }
-            self.digest(Direction::Gather, round, half)?;
-            if index >= 1 {
-                self.digest(Direction::Scatter, &rounds[index - 1], 1 - half)?;
+            self.fetch(Direction::Gather, round, half);
+            if let Some(before) = earlier(1) {
+                self.digest(Direction::Gather, before, 1 - half)?;
             }
         }
+        self.digest(Direction::Gather, &rounds[last], last % 2)?;
         self.finish_send(last % 2)?;
         self.scatter(&rounds[last], last % 2);
-        self.digest(Direction::Scatter, &rounds[last], last % 2)?;
-        for (index, round) in rounds.iter().enumerate().skip(last.saturating_sub(1)) {
+        let ends = || rounds.iter().enumerate().skip(last.saturating_sub(1));
+        for (index, round) in ends() {
+            self.digest(Direction::Scatter, round, index % 2)?;
+        }
+        for (index, round) in ends() {
             self.finish(Direction::Scatter, Mark::Moved, round, index % 2)?;
         }
         Ok(())
@@ -208,13 +223,6 @@ impl<'a> Exchange<'a> {
                 all.for_each(|one| one.fail(&text));
             }
         }
-    }
-
-    /// From the cache into staging memory, and from there to the host, which the send need not
-    /// wait for.
-    fn gather(&mut self, round: &Round, half: usize) {
-        self.copy(Direction::Gather, round, half);
-        self.fetch(Direction::Gather, round, half);
     }
 
     /// To the host first, so that the digest is computed while the bytes go into the cache.
@@ -437,8 +445,10 @@ impl<'a> Exchange<'a> {
     /// After a failure: leaves nothing behind that could touch the cache.
     fn stop(&self) {
         self.communicator.abort(&self.sends.stream);
+        let until = Instant::now() + self.grace;
         for Side { lane, .. } in &self.sides {
-            if lane.stream.wait(GRACE).is_err()
+            let left = until.saturating_duration_since(Instant::now());
+            if lane.stream.wait(left).is_err()
                 && let Err(error) = lane.stream.abort()
             {
                 tracing::error!(%error, "copies of KV blocks could not be stopped");

@@ -8,7 +8,6 @@ use super::cost::{self, Means, Strategy};
 use super::parts::parts;
 use super::runs;
 use super::schedule::{Chunk, Cut, Move, rounds};
-use super::transfer::SHORTEST;
 use super::{DType, Format, KvLayout, LayoutError, SubCache};
 
 /// Tokens of a block on NPUs.
@@ -182,7 +181,6 @@ pub fn forecast(
     let cut = Cut {
         lanes: 1,
         chunk: CHUNK,
-        least: CHUNK / SHORTEST,
     };
     let mut made = Forecast {
         bytes: blocks * layout.block_bytes(),

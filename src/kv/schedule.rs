@@ -4,7 +4,7 @@
 //! The moves from one rank to another form one stream of bytes: sub-cache after sub-cache in
 //! canonical order, in each move after move, in each block after block; so blocks that lie near each
 //! other in a cache are neighbours, whichever move they belong to. The stream is cut into chunks of
-//! one size, which follows from its length. Peers are taken in groups by their distance, `(to - from) mod ranks`; within a
+//! one fixed size. Peers are taken in groups by their distance, `(to - from) mod ranks`; within a
 //! group, round `k` carries the `k`-th chunk of every pair that has one. All ranks go through
 //! groups and rounds in the same order, so a rank that waits for a peer waits for one that is
 //! behind, and the rank furthest behind waits for nobody: no deadlock, whatever moves each rank
@@ -19,9 +19,6 @@ use super::{Direction, KvLayout};
 const ALIGNMENT: u64 = 512;
 /// At most so many peers at once per direction; more would make chunks small.
 const MAX_LANES: u32 = 4;
-/// A short stream is cut into so many chunks, or its first gather and last scatter, with which
-/// nothing overlaps, would be most of the exchange.
-const LEAST_CHUNKS: u64 = 8;
 
 /// The KV of one move, seen from this rank. The moves between two ranks are in the same order, and
 /// have the same numbers of blocks, at both ends.
@@ -38,31 +35,17 @@ pub struct Move<'a> {
 pub struct Cut {
     /// Peers at once, per direction.
     pub lanes: u32,
-    /// Bytes of a full chunk.
+    /// Bytes of a chunk.
     pub chunk: u64,
-    /// Bytes of the smallest one, into which short streams are cut.
-    pub least: u64,
 }
 
 impl Cut {
-    /// Two chunks per lane and direction fit into `staging` bytes; none is larger than `largest`,
-    /// and, but for the end of a stream, none smaller than `least` where there is room for that.
+    /// Two chunks per lane and direction fit into `staging` bytes; none is larger than `largest`.
     /// `None` if staging memory is too small for any.
-    pub fn new(ranks: u32, staging: u64, least: u64, largest: u64) -> Option<Self> {
+    pub fn new(ranks: u32, staging: u64, largest: u64) -> Option<Self> {
         let lanes = ranks.saturating_sub(1).clamp(1, MAX_LANES);
         let chunk = (staging / 2 / u64::from(lanes)).min(largest) / ALIGNMENT * ALIGNMENT;
-        let least = least.next_multiple_of(ALIGNMENT).min(chunk);
-        (chunk > 0).then_some(Self {
-            lanes,
-            chunk,
-            least,
-        })
-    }
-
-    /// Bytes of each chunk of a stream of that many; the last one may be shorter.
-    pub fn chunk_of(&self, stream: u64) -> u64 {
-        let wanted = (stream / LEAST_CHUNKS).next_multiple_of(ALIGNMENT);
-        wanted.clamp(self.least, self.chunk)
+        (chunk > 0).then_some(Self { lanes, chunk })
     }
 
     /// Bytes of staging memory per direction.
@@ -156,8 +139,8 @@ pub fn rounds(
         for (lane, distance) in (0_u32..).zip(group) {
             let to = (u64::from(rank) + u64::from(*distance)) % u64::from(ranks);
             let from = (u64::from(rank) + u64::from(ranks - distance)) % u64::from(ranks);
-            let sends = chunks(layout, cut, to as u32, lane, outbound);
-            let receives = chunks(layout, cut, from as u32, lane, inbound);
+            let sends = chunks(layout, cut.chunk, to as u32, lane, outbound);
+            let receives = chunks(layout, cut.chunk, from as u32, lane, inbound);
             let longest = sends.len().max(receives.len()).max(rounds.len());
             rounds.resize_with(longest, Round::default);
             for (round, chunk) in rounds.iter_mut().zip(sends) {
@@ -173,11 +156,9 @@ pub fn rounds(
 }
 
 /// The chunks of one pair and direction.
-fn chunks(layout: &KvLayout, cut: Cut, peer: u32, lane: u32, moves: &[Move<'_>]) -> Vec<Chunk> {
-    let with_peer = moves.iter().filter(|one| one.peer == peer);
-    let blocks: usize = with_peer.map(|one| one.blocks.len()).sum();
+fn chunks(layout: &KvLayout, size: u64, peer: u32, lane: u32, moves: &[Move<'_>]) -> Vec<Chunk> {
     let mut cutter = Cutter {
-        size: cut.chunk_of(blocks as u64 * layout.block_bytes()),
+        size,
         peer,
         lane,
         chunks: Vec::new(),

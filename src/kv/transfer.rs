@@ -21,9 +21,6 @@ const DEVICE_CHUNK: u64 = 8 << 20;
 /// from gather to digest.
 const HOST_CHUNK: u64 = 1 << 20;
 
-/// The smallest chunk is this part of the largest: with less, calls of HCCL would show.
-pub(super) const SHORTEST: u64 = 2;
-
 /// How a [`Transfer`] works. All ranks use the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TransferOptions {
@@ -31,8 +28,6 @@ pub struct TransferOptions {
     pub staging_bytes: u64,
     /// Largest number of bytes sent to one peer at once.
     pub chunk_bytes: u64,
-    /// Smallest number, for short exchanges, whose stages would not overlap otherwise.
-    pub least_chunk_bytes: u64,
     /// Whether both ends compute a digest of each move's bytes.
     pub verify: bool,
 }
@@ -40,15 +35,13 @@ pub struct TransferOptions {
 impl TransferOptions {
     /// Chunks of the size that suits the runtime's memory.
     pub fn new(runtime: &Runtime, staging_bytes: u64, verify: bool) -> Self {
-        let chunk_bytes = if runtime.shares_host_memory() {
-            HOST_CHUNK
-        } else {
-            DEVICE_CHUNK
-        };
         Self {
             staging_bytes,
-            chunk_bytes,
-            least_chunk_bytes: chunk_bytes / SHORTEST,
+            chunk_bytes: if runtime.shares_host_memory() {
+                HOST_CHUNK
+            } else {
+                DEVICE_CHUNK
+            },
             verify,
         }
     }
@@ -191,7 +184,7 @@ impl Transfer {
         options: TransferOptions,
     ) -> Result<Self, TransferError> {
         let bytes = options.staging_bytes;
-        let cut = Cut::new(ranks, bytes, options.least_chunk_bytes, options.chunk_bytes)
+        let cut = Cut::new(ranks, bytes, options.chunk_bytes)
             .ok_or(TransferError::TooSmall { bytes, ranks })?;
         let staging = || {
             Staging::new(runtime, cut, options.verify).map_err(|source| TransferError::Staging {

@@ -11,9 +11,9 @@ from typing import Any
 # Beyond its deadline an exchange has local work, on machines that do other things, too.
 SLACK_SECONDS = 0.5
 # One that raises tells the peers (FAREWELL, to the ranks and to the shards), and with a copy in the background it waits
-# for its thread, which looks (PROBE) and then stops two streams (GRACE each).
+# for its thread, which looks (PROBE) and then stops its streams (GRACE).
 FAREWELL_SECONDS = 2 * 0.5
-COPY_SECONDS = 0.2 + 2 * 1.0
+COPY_SECONDS = 0.2 + 1.0
 # The adapter's method whose end is a rank's entry: what it returns goes into the first message.
 ENTRIES = {"check": "counts", "drain": "take_sync"}
 
