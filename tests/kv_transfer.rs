@@ -8,11 +8,11 @@ mod support;
 use std::time::Instant;
 
 use proptest::prelude::*;
-use seqshift::device::{CopyKind, DeviceBuffer, Stream};
+use seqshift::device::Stream;
 use seqshift::kv::{Move, MoveOutcome, Strategy as Way, Transfer, TransferError, TransferOptions};
 use support::cache::Cache;
-use support::fault::{Fault, Faults};
-use support::{LONG, Rank, deadline, group, pattern, runner, runtime};
+use support::fault::Faults;
+use support::{LONG, Rank, deadline, group, runner, runtime};
 
 /// One move of a test's plan: block ids at both ends.
 #[derive(Clone, Debug)]
@@ -287,84 +287,6 @@ fn one_transfer_serves_many_exchanges_and_a_new_cache() {
         // Nothing to move needs no peer.
         let report = transfer.exchange(&rank.communicator, &[], &[], Instant::now());
         assert_eq!((report.broken, report.rounds), (None, 0));
-    });
-}
-
-/// The engine's kernel is a copy into block 0 that the mock holds back until the exchange waits.
-/// The engine of the sender has enqueued the kernel that writes the block, the engine of the
-/// receiver one that still reads where it will go; both are slow.
-#[test]
-fn an_exchange_starts_after_what_the_engines_have_enqueued() {
-    for (length, way) in [(4096, None), (1 << 20, Some(Way::Direct))] {
-        engines_are_waited_for(length, way);
-    }
-}
-
-fn engines_are_waited_for(length: usize, way: Option<Way>) {
-    let faults = Faults::begin();
-    let rules = faults.rules();
-    let meet = std::sync::Barrier::new(2);
-    group(2, |rank| {
-        let stream = Stream::new(&rank.runtime).expect("a stream");
-        let engine = Stream::new(&rank.runtime).expect("a stream");
-        let cache = Cache::new(&stream, rank.rank, 8, &[length as u64], 0);
-        let old = cache.blocks(&cache.read(&stream), &[5]);
-        let mut other = DeviceBuffer::new(&rank.runtime, length).expect("memory");
-        other
-            .write(0, &pattern(77, length), &stream, LONG)
-            .expect("the copy is possible");
-        let options = TransferOptions {
-            chunk_bytes: 2 << 20,
-            ..TransferOptions::new(&rank.runtime, 4 << 20, false)
-        };
-        // SAFETY: the cache outlives the transfer.
-        let mut transfer =
-            unsafe { Transfer::new(&rank.runtime, cache.layout.clone(), 2, options) }
-                .expect("there is room");
-        transfer.set_strategy(way);
-        let peer = 1 - rank.rank;
-        rank.barrier.wait();
-        if rank.rank == 0 {
-            rules.arm("aclrtMemcpyAsync", 1, 2, Fault::Stall);
-        }
-        rank.barrier.wait();
-        let block = cache.buffers[0].as_ptr();
-        let (to, from) = match rank.rank {
-            0 => (block, other.as_ptr()),
-            _ => (other.as_ptr(), block.wrapping_add(5 * length)),
-        };
-        // SAFETY: both buffers outlive the exchange, which waits for the engine.
-        unsafe { engine.copy(to, from, length, CopyKind::DeviceToDevice) }.expect("enqueued");
-        // SAFETY: `engine` outlives the transfer.
-        let producer = unsafe { Stream::from_raw(&rank.runtime, engine.raw()) };
-        transfer.set_producer(Some(producer));
-        let release = (rank.rank == 0).then(|| rules.release_after("aclrtStreamWaitEvent", 4));
-        meet.wait();
-        let out = [Move { peer, blocks: &[0] }];
-        let into = [Move { peer, blocks: &[5] }];
-        let (out, into): (&[_], &[_]) = match rank.rank {
-            0 => (&out, &[]),
-            _ => (&[], &into),
-        };
-        let report = transfer.exchange(&rank.communicator, out, into, deadline());
-        let outcomes = [&report.outbound[..], &report.inbound[..]].concat();
-        assert_eq!((report.broken, &outcomes[0].error), (None, &None));
-        assert_eq!(report.direct, way.map_or(0, |_| length as u64));
-        if let Some(release) = release {
-            release.join().expect("the stalls were released");
-        } else {
-            let got = cache.blocks(&cache.read(&stream), &[5]);
-            assert!(
-                got == pattern(77, length),
-                "the block was read before the engine wrote it"
-            );
-            let read = other.read(0, length, &stream, LONG).expect("readable");
-            assert!(
-                read == old,
-                "the block was overwritten before the engine had read it"
-            );
-        }
-        rank.barrier.wait();
     });
 }
 

@@ -17,6 +17,8 @@ use crate::device::{DeviceError, Event};
 /// no more than half of the time that the exchange had: its outcome is to be agreed on after it.
 const GRACE: Duration = Duration::from_secs(1);
 
+const UNFOLLOWED: &str = "the engine's stream cannot be followed";
+
 /// What is known of one move so far.
 struct Progress {
     error: Option<String>,
@@ -172,8 +174,7 @@ impl<'a> Exchange<'a> {
                 self.finish(Direction::Scatter, Mark::Moved, round, half)?;
             }
             self.send(round, half)?;
-            // What follows runs while the links are busy with this round. Nothing that is on its
-            // way is waited for where there is something else to do.
+            // What follows runs while the links are busy with this round.
             if let Some(round) = earlier(2) {
                 self.digest(Direction::Scatter, round, half)?;
             }
@@ -218,7 +219,7 @@ impl<'a> Exchange<'a> {
         match order {
             Ok(event) => self.produced = Some(event),
             Err(error) => {
-                let text = format!("the engine's stream cannot be followed: {error}");
+                let text = format!("{UNFOLLOWED}: {error}");
                 let all = self.sides.iter_mut().flat_map(|side| &mut side.all);
                 all.for_each(|one| one.fail(&text));
             }
@@ -288,8 +289,8 @@ impl<'a> Exchange<'a> {
                 let place = self.transfer.place(item, moves, failed(&side.all), stream);
                 let staged = staging.chunk(half, chunk).wrapping_add(offset as usize);
                 let from = place.unwrap_or(staged);
-                // SAFETY: the half is not used again before this lane's mark is waited for, and
-                // nobody touches the blocks moved.
+                // SAFETY: what is enqueued over the half later comes later in this lane's stream, or
+                // after its mark has been waited for, and nobody touches the blocks moved.
                 let fetched = unsafe { staging.fetch(half, chunk, offset, length, from, stream) };
                 if let Err(error) = fetched {
                     side.fail(std::slice::from_ref(chunk), &text(direction, &error));
@@ -345,11 +346,20 @@ impl<'a> Exchange<'a> {
         }
     }
 
-    /// A stream on which something failed may refuse all that follows; a new one does not.
+    /// A stream on which something failed may refuse all that follows; a new one does not. It
+    /// follows the engine's work as the first one did.
     fn renew(&mut self, direction: Direction) {
-        let lane = &mut self.sides[direction as usize].lane;
-        if let Err(error) = lane.renew(&self.transfer.runtime) {
-            tracing::warn!(%error, "a failed stream could not be replaced");
+        let side = &mut self.sides[direction as usize];
+        if let Err(error) = side.lane.renew(&self.transfer.runtime) {
+            tracing::warn!(%error, "a failed stream could not be stopped and replaced");
+        }
+        let followed = self
+            .produced
+            .as_ref()
+            .map(|e| side.lane.stream.wait_event(e));
+        if let Some(Err(error)) = followed {
+            let text = format!("{UNFOLLOWED}: {error}");
+            side.all.iter_mut().for_each(|one| one.fail(&text));
         }
     }
 
