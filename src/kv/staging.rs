@@ -150,16 +150,15 @@ pub(super) enum Mark {
 #[derive(Debug)]
 pub(super) struct Lane {
     pub(super) stream: Stream,
-    moved: Marks,
-    fetched: Marks,
+    /// By [`Mark`].
+    marks: [Marks; 2],
 }
 
 impl Lane {
     pub(super) fn new(runtime: &Arc<Runtime>) -> Result<Self, DeviceError> {
         Ok(Self {
             stream: Stream::new(runtime)?,
-            moved: Marks::new(runtime)?,
-            fetched: Marks::new(runtime)?,
+            marks: [Marks::new(runtime)?, Marks::new(runtime)?],
         })
     }
 
@@ -167,30 +166,22 @@ impl Lane {
     /// the stream is aborted, since dropping one that stalls would wait for it without limit.
     pub(super) fn renew(&mut self, runtime: &Arc<Runtime>) -> Result<(), DeviceError> {
         let aborted = self.stream.abort();
-        self.moved.lose();
-        self.fetched.lose();
+        self.marks.iter_mut().for_each(Marks::lose);
+        let [moved, fetched] = &self.marks;
         *self = Self {
             stream: Stream::new(runtime)?,
-            moved: self.moved.anew(runtime)?,
-            fetched: self.fetched.anew(runtime)?,
+            marks: [moved.anew(runtime)?, fetched.anew(runtime)?],
         };
         aborted
     }
 
     pub(super) fn marks(&mut self, mark: Mark) -> &mut Marks {
-        match mark {
-            Mark::Moved => &mut self.moved,
-            Mark::Fetched => &mut self.fetched,
-        }
+        &mut self.marks[mark as usize]
     }
 
     /// Marks the end of what has been enqueued for the half.
     pub(super) fn record(&mut self, mark: Mark, half: usize) -> Result<(), DeviceError> {
-        let marks = match mark {
-            Mark::Moved => &mut self.moved,
-            Mark::Fetched => &mut self.fetched,
-        };
-        marks.record(half, &self.stream)
+        self.marks[mark as usize].record(half, &self.stream)
     }
 }
 
