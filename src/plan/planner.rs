@@ -14,7 +14,8 @@
 //! Objective 1 looks at the ranks before running sequences move. What their moves make
 //! possible is planned in further rounds ([`super::rounds`]) and is part of the plan, so
 //! that a second plan right after it finds nothing. (Between sequences of different sizes
-//! it may, very rarely, reach a lower gear with blocks that the first plan has freed.)
+//! it may, very rarely, serve more or reach a lower gear with blocks that the first plan has
+//! freed, which could not have been used at once with it.)
 //!
 //! A plan that neither lowers the gear nor gives a waiting request a place that
 //! it would not have at home is replaced by the empty plan, or by one that makes room for
