@@ -55,7 +55,7 @@ test-mock-sanitized: $(VENV)/tools.stamp
 
 # The unsafe parts of the Rust core under ASan, against the mock. RUSTC_BOOTSTRAP lets a stable
 # compiler take the flag.
-ASAN_TESTS := device collective control control_damage kv_copy kv_faults kv_kernels kv_layout kv_parts kv_path kv_producer kv_register kv_transfer
+ASAN_TESTS := device collective control control_damage kv_copy kv_faults kv_given_up kv_kernels kv_layout kv_parts kv_path kv_producer kv_register kv_transfer
 
 test-rust-sanitized: mock
 	RUSTC_BOOTSTRAP=1 RUSTFLAGS=-Zsanitizer=address ASAN_OPTIONS=detect_leaks=0 \

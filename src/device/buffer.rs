@@ -235,6 +235,15 @@ impl HostBuffer {
         unsafe { std::slice::from_raw_parts(self.pointer.as_ptr(), self.length) }
     }
 
+    /// Some of the bytes, while others may be written; `None` if the range is not within them.
+    /// Whoever enqueued a copy into these has waited for it.
+    pub fn part(&self, range: Range<usize>) -> Option<&[u8]> {
+        let length = range.end.checked_sub(range.start)?;
+        // SAFETY: the memory is initialised and ours, and the range lies within it.
+        (range.end <= self.length)
+            .then(|| unsafe { std::slice::from_raw_parts(self.as_ptr().add(range.start), length) })
+    }
+
     /// The bytes, to be written. Whoever enqueued a copy from or into them has waited for it.
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
         // SAFETY: the memory is initialised and ours.

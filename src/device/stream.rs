@@ -189,6 +189,11 @@ impl Stream {
         }
     }
 
+    /// Whether it was aborted: it serves for nothing but to be dropped.
+    pub fn is_aborted(&self) -> bool {
+        self.aborted.load(Ordering::Relaxed)
+    }
+
     /// Drops what has been enqueued and is not done. Afterwards the stream only serves to be
     /// dropped. Nothing is done to somebody else's stream.
     pub fn abort(&self) -> Result<(), DeviceError> {
@@ -211,7 +216,7 @@ impl Drop for Stream {
         let result = self.runtime.bind().and_then(|()| {
             // SAFETY: the stream is valid and ours, and used by nobody any more.
             unsafe {
-                if self.aborted.load(Ordering::Relaxed) {
+                if self.is_aborted() {
                     acl!(symbols, aclrtDestroyStreamForce(self.raw))
                 } else {
                     acl!(symbols, aclrtDestroyStream(self.raw))

@@ -170,7 +170,9 @@ impl BlockCopier {
                 let Err(error) = (unsafe { self.kernels.enqueue(&one) }) else {
                     return Ok(());
                 };
-                self.kernels.refuse(&error);
+                if !error.is_timeout() {
+                    self.kernels.refuse(&error);
+                }
                 // Copies of the same bytes do no harm if the kernel runs after all.
                 // SAFETY: as above.
                 unsafe { self.copies.enqueue(&one) }
@@ -180,6 +182,12 @@ impl BlockCopier {
             // SAFETY: as above.
             Strategy::Copies | Strategy::Direct => unsafe { self.copies.enqueue(&one) },
         }
+    }
+
+    /// A stream will not be used again: its work is done, or it was aborted, and whether that
+    /// `stopped` it. Gives back what the kernels on it worked with.
+    pub(super) fn leave(&mut self, stream: &Stream, stopped: bool) {
+        self.kernels.leave(stream.id(), stopped);
     }
 
     /// What has been enqueued so far.

@@ -8,7 +8,7 @@ use super::Direction;
 use super::items::span;
 use super::parts::{Part, parts};
 use super::schedule::{Chunk, Move, Round, rounds};
-use super::staging::{Lane, Lanes, Mark, Sends};
+use super::staging::{Lane, Lanes, Mark, Sends, wait};
 use super::transfer::{ExchangeReport, MoveOutcome, Timings, Transfer};
 use crate::collective::{Communicator, SendRecv};
 use crate::device::{DeviceError, Event};
@@ -126,12 +126,14 @@ impl<'a> Exchange<'a> {
                 };
                 let result = exchange.rounds(&rounds);
                 let broken = result.err().inspect(|_| exchange.stop());
+                let aborted = exchange.sides.iter().any(|s| s.lane.stream.is_aborted());
                 report.timings = exchange.timings;
                 report.direct = exchange.direct;
                 let [gather, scatter] = exchange.sides;
                 (sending, receiving) = (gather.all, scatter.all);
-                // Queues that failed are dropped here.
-                exchange.transfer.lanes = broken.is_none().then_some(Lanes {
+                // Queues that failed, and could not be replaced, are dropped here.
+                let serve = broken.is_none() && !aborted;
+                exchange.transfer.lanes = serve.then_some(Lanes {
                     gather: gather.lane,
                     scatter: scatter.lane,
                     sends: exchange.sends,
@@ -347,19 +349,20 @@ impl<'a> Exchange<'a> {
     }
 
     /// A stream on which something failed may refuse all that follows; a new one does not. It
-    /// follows the engine's work as the first one did.
+    /// follows the engine's work as the first one did. The old one is aborted, since dropping one
+    /// that stalls would wait for it without limit.
     fn renew(&mut self, direction: Direction) {
-        let side = &mut self.sides[direction as usize];
-        if let Err(error) = side.lane.renew(&self.transfer.runtime) {
-            tracing::warn!(%error, "a failed stream could not be stopped and replaced");
-        }
-        let followed = self
-            .produced
-            .as_ref()
-            .map(|e| side.lane.stream.wait_event(e));
-        if let Some(Err(error)) = followed {
-            let text = format!("{UNFOLLOWED}: {error}");
-            side.all.iter_mut().for_each(|one| one.fail(&text));
+        let Side { lane, all, .. } = &mut self.sides[direction as usize];
+        self.transfer.leave(&lane.stream, Duration::ZERO);
+        let replaced = match lane.replace(&self.transfer.runtime) {
+            Ok(()) => match self.produced.as_ref().map(|e| lane.stream.wait_event(e)) {
+                Some(Err(error)) => Err(format!("{UNFOLLOWED}: {error}")),
+                _ => Ok(()),
+            },
+            Err(error) => Err(format!("no stream in place of one that failed: {error}")),
+        };
+        if let Err(error) = replaced {
+            all.iter_mut().for_each(|one| one.fail(&error));
         }
     }
 
@@ -381,7 +384,8 @@ impl<'a> Exchange<'a> {
                         // A gather of this round has waited for the engine's work; nothing has
                         // before a receive.
                         let left = self.deadline.saturating_duration_since(Instant::now());
-                        match self.produced.as_ref().map(|event| event.wait(left)) {
+                        let given_up = || self.communicator.is_broken();
+                        match self.produced.as_ref().map(|e| wait(e, left, given_up)) {
                             Some(Err(error)) => {
                                 let error = format!("the engine's work on the cache: {error}");
                                 side.fail(std::slice::from_ref(chunk), &error);
@@ -453,16 +457,12 @@ impl<'a> Exchange<'a> {
     }
 
     /// After a failure: leaves nothing behind that could touch the cache.
-    fn stop(&self) {
+    fn stop(&mut self) {
         self.communicator.abort(&self.sends.stream);
         let until = Instant::now() + self.grace;
         for Side { lane, .. } in &self.sides {
             let left = until.saturating_duration_since(Instant::now());
-            if lane.stream.wait(left).is_err()
-                && let Err(error) = lane.stream.abort()
-            {
-                tracing::error!(%error, "copies of KV blocks could not be stopped");
-            }
+            self.transfer.leave(&lane.stream, left);
         }
     }
 }

@@ -48,6 +48,11 @@ impl Cut {
         (chunk > 0).then_some(Self { lanes, chunk })
     }
 
+    /// The same for one peer at a time.
+    pub fn one_lane(self) -> Self {
+        Self { lanes: 1, ..self }
+    }
+
     /// Bytes of staging memory per direction.
     pub fn staging(&self) -> u64 {
         2 * u64::from(self.lanes) * self.chunk

@@ -64,8 +64,8 @@ impl Staging {
     /// A chunk's bytes on the host, once fetched.
     pub(super) fn fetched(&self, half: usize, chunk: &Chunk) -> Option<&[u8]> {
         let offset = self.offset(half, chunk);
-        let bytes = self.host.as_ref()?.as_slice();
-        bytes.get(offset..offset + chunk.length as usize)
+        let host = self.host.as_ref()?;
+        host.part(offset..offset + chunk.length as usize)
     }
 }
 
@@ -126,13 +126,22 @@ impl Marks {
         if !std::mem::take(&mut self.pending[half]) {
             return Ok(());
         }
-        let start = Instant::now();
-        loop {
-            let left = limit.saturating_sub(start.elapsed());
-            match self.events[half].wait(left.min(PROBE)) {
-                Err(error) if error.is_timeout() && left > PROBE && !stop() => {}
-                result => return result,
-            }
+        wait(&self.events[half], limit, stop)
+    }
+}
+
+/// Waits for an event, unless somebody says to stop.
+pub(super) fn wait(
+    event: &Event,
+    limit: Duration,
+    stop: impl Fn() -> bool,
+) -> Result<(), DeviceError> {
+    let start = Instant::now();
+    loop {
+        let left = limit.saturating_sub(start.elapsed());
+        match event.wait(left.min(PROBE)) {
+            Err(error) if error.is_timeout() && left > PROBE && !stop() => {}
+            result => return result,
         }
     }
 }
@@ -162,17 +171,16 @@ impl Lane {
         })
     }
 
-    /// Gives up the stream and takes a new one. What has been enqueued and not waited for is lost:
-    /// the stream is aborted, since dropping one that stalls would wait for it without limit.
-    pub(super) fn renew(&mut self, runtime: &Arc<Runtime>) -> Result<(), DeviceError> {
-        let aborted = self.stream.abort();
+    /// A new stream in place of one that has been aborted: what has been enqueued and not waited for
+    /// is lost.
+    pub(super) fn replace(&mut self, runtime: &Arc<Runtime>) -> Result<(), DeviceError> {
         self.marks.iter_mut().for_each(Marks::lose);
         let [moved, fetched] = &self.marks;
         *self = Self {
             stream: Stream::new(runtime)?,
             marks: [moved.anew(runtime)?, fetched.anew(runtime)?],
         };
-        aborted
+        Ok(())
     }
 
     pub(super) fn marks(&mut self, mark: Mark) -> &mut Marks {

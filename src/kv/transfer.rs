@@ -103,11 +103,11 @@ pub struct MoveOutcome {
 /// Where the host waited in an exchange.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Timings {
-    /// For gathers.
+    /// For gathers, and for the copies to the host of what they gather.
     pub gather: Duration,
     /// For peers and links.
     pub send: Duration,
-    /// For scatters.
+    /// For scatters, and for the copies to the host of what they scatter.
     pub scatter: Duration,
     /// Computing digests.
     pub digest: Duration,
@@ -267,6 +267,21 @@ impl Transfer {
         blocks: &[u32],
         limit: Duration,
     ) -> Result<SelfTest, TransferError> {
+        let mut lane = Lane::new(&self.runtime)?;
+        let staging = Staging::new(&self.runtime, self.cut.one_lane(), true)?;
+        let result = self.round_trip(blocks, limit, &staging, &mut lane);
+        // Nothing is under way any more when the staging memory goes.
+        self.leave(&lane.stream, Duration::from_secs(1));
+        result
+    }
+
+    fn round_trip(
+        &mut self,
+        blocks: &[u32],
+        limit: Duration,
+        staging: &Staging,
+        lane: &mut Lane,
+    ) -> Result<SelfTest, TransferError> {
         let start = Instant::now();
         if let Some(block) = self.layout.missing(blocks) {
             return Err(TransferError::Block {
@@ -275,12 +290,7 @@ impl Transfer {
             });
         }
         let one = [Move { peer: 1, blocks }];
-        let cut = Cut {
-            lanes: 1,
-            ..self.cut
-        };
-        let staging = Staging::new(&self.runtime, cut, true)?;
-        let mut lane = Lane::new(&self.runtime)?;
+        let cut = self.cut.one_lane();
         let (mut written, mut read, mut bytes) = (Xxh3::new(), Xxh3::new(), 0);
         for round in rounds(&self.layout, cut, 2, 0, &one, &[]) {
             for chunk in &round.sends {
@@ -323,6 +333,16 @@ impl Transfer {
             digest: written,
             elapsed: start.elapsed(),
         })
+    }
+
+    /// Ends the use of a stream that is to be dropped: what is not done by then is aborted.
+    pub(super) fn leave(&mut self, stream: &Stream, patience: Duration) {
+        let done = !patience.is_zero() && stream.wait(patience).is_ok();
+        let stopped = if done { Ok(()) } else { stream.abort() };
+        if let Err(error) = &stopped {
+            tracing::error!(%error, "copies of KV blocks could not be stopped");
+        }
+        self.copier.leave(stream, stopped.is_ok());
     }
 
     /// Why a move is impossible whatever happens.

@@ -94,7 +94,7 @@ impl Policy for PlannedPolicy {
         let mut counts = before.clone();
         let shift = |counts: &mut [u32], from: u32, to: u32| {
             counts[from as usize] = counts[from as usize].saturating_sub(1);
-            counts[to as usize] += 1;
+            counts[to as usize] = counts[to as usize].saturating_add(1);
         };
         flights
             .iter()

@@ -105,6 +105,13 @@ impl Drop for Faults {
     }
 }
 
+fn wait_until(holds: impl Fn() -> bool) {
+    let end = super::deadline();
+    while !holds() && Instant::now() < end {
+        std::thread::yield_now();
+    }
+}
+
 impl Rules {
     fn rule(&self, index: usize) -> *mut Rule {
         self.first.wrapping_add(index)
@@ -143,19 +150,32 @@ impl Rules {
 
     /// Ends all stalls once the symbol has been called so many times from now on.
     pub fn release_after(self: &Arc<Self>, symbol: &str, calls: u64) -> JoinHandle<()> {
+        let rules = Arc::clone(self);
+        self.after(symbol, calls, move || rules.clear())
+    }
+
+    /// Does something once the symbol has been called so many times from now on.
+    pub fn after(
+        self: &Arc<Self>,
+        symbol: &str,
+        calls: u64,
+        act: impl FnOnce() + Send + 'static,
+    ) -> JoinHandle<()> {
         // A rule that never hits, to count by.
         let counter = self.next.load(Ordering::Relaxed);
         self.arm(symbol, u64::MAX, 1, Fault::Return(0));
         let rules = Arc::clone(self);
         std::thread::spawn(move || {
-            let end = super::deadline();
             // SAFETY: the segment has 64 rules and is never unmapped; the mock only counts up.
             let seen = || unsafe { (&raw const (*rules.rule(counter)).seen).read_volatile() };
-            while seen() < calls && Instant::now() < end {
-                std::thread::yield_now();
-            }
-            rules.clear();
+            wait_until(|| seen() >= calls);
+            act();
         })
+    }
+
+    /// Waits until the rules have hit so many calls.
+    pub fn await_hits(&self, hits: u64) {
+        wait_until(|| self.hits() >= hits);
     }
 
     /// How many calls the rules have hit.

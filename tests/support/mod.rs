@@ -15,6 +15,7 @@ use seqshift::ffi::LibraryOptions;
 
 pub mod cache;
 pub mod fault;
+pub mod pair;
 
 /// Longer than anything takes that does not hang.
 pub const LONG: Duration = Duration::from_secs(60);

@@ -54,6 +54,8 @@ pub(in crate::kv) struct Kernels {
     slots: Vec<Slot>,
     workspaces: Vec<Workspace>,
     refused: bool,
+    /// Whether waiting for the oldest was in vain, and nothing is through since.
+    stalled: bool,
     counts: CopyCounts,
 }
 
@@ -63,6 +65,21 @@ impl Kernels {
         if !std::mem::replace(&mut self.refused, true) {
             tracing::warn!(%error, "kernels are refused: blocks are copied one run at a time");
         }
+    }
+
+    /// Gives back what a stream uses that is idle or, if `stopped`, has been aborted. What one
+    /// uses that could not be is never given back.
+    pub(in crate::kv) fn leave(&mut self, stream: u64, stopped: bool) {
+        let of = |key: &u64| *key == stream;
+        let slots = self.slots.extract_if(.., |slot| of(&slot.stream));
+        let workspaces = self.workspaces.extract_if(.., |one| of(&one.stream));
+        if stopped {
+            drop((slots.collect::<Vec<_>>(), workspaces.collect::<Vec<_>>()));
+        } else {
+            slots.for_each(std::mem::forget);
+            workspaces.for_each(std::mem::forget);
+        }
+        self.stalled = false;
     }
 
     /// A slot with room for the rows that nobody uses, or that has these rows for this stream.
@@ -77,6 +94,11 @@ impl Kernels {
             return Ok((self.slots.remove(at), true));
         }
         let mut free = None;
+        let patience = if self.stalled {
+            Duration::ZERO
+        } else {
+            PATIENCE
+        };
         for (at, slot) in self.slots.iter().enumerate() {
             if slot.event.is_complete()? {
                 free = Some(at);
@@ -84,15 +106,12 @@ impl Kernels {
             }
         }
         if free.is_none() && self.slots.len() >= SLOTS {
-            let oldest = self.slots.remove(0);
-            if let Err(error) = oldest.event.wait(PATIENCE) {
-                // Its stream may have been aborted, or may still come to it.
-                std::mem::forget(oldest);
-                return Err(error);
-            }
-            self.slots.insert(0, oldest);
+            let waited = self.slots[0].event.wait(patience);
+            self.stalled = waited.as_ref().is_err_and(DeviceError::is_timeout);
+            waited?;
             free = Some(0);
         }
+        self.stalled = false;
         let slot = free.map(|at| self.slots.remove(at));
         let wanted = size_of_val(rows);
         match slot {
@@ -127,10 +146,6 @@ impl Kernels {
             None => {
                 let memory = DeviceBuffer::new(stream.runtime(), bytes as usize)?;
                 let at = memory.as_ptr();
-                if self.workspaces.len() >= SLOTS {
-                    // Of a stream that was replaced after a failure, and is stopped.
-                    self.workspaces.remove(0);
-                }
                 self.workspaces.push(Workspace {
                     stream: key,
                     memory,
