@@ -51,8 +51,8 @@ class _Installed:
         sessions = [engine.__dict__.get(_SESSION) for engine in self.engines]
         if busy := sum(session.busy() for session in sessions if session is not None):
             raise RuntimeError(
-                f"{busy} sequences are between ranks: step the engines until has_unfinished_requests() is False on all "
-                "ranks (generate([]) does), then disable"
+                f"{busy} sequences or their results are between ranks: step the engines until "
+                "has_unfinished_requests() is False on all ranks (generate([]) does), then disable"
             )
         self._hooks_in.close()
         for engine in list(self.engines):
@@ -104,7 +104,7 @@ class _Installed:
     def _rollout_begins(self, llm: Any, *_args: Any, **_kwargs: Any) -> None:
         engine = llm.llm_engine
         if isinstance(engine, self.vllm.LLMEngine) and (session := self.session(engine)) is not None:
-            session.restart()
+            session.begin()
 
     def _step(self, original: Any, engine: Any) -> list:
         # Looked up here first: one call less in every step.

@@ -43,12 +43,19 @@ class Session:
         self._resume: int | None = None
         self._moved = False
         self._delivering = False
+        # Whether a rollout of the group is under way: it has been asked for work, and has not drained.
+        self._under_way = False
         self._layout: Any = None
         self._broken: str | None = None
         self._closed = False
 
+    def begin(self) -> None:
+        """The caller begins a rollout; unless it joins the one that the group is in, steps are counted from zero."""
+        if not self._under_way:
+            self.restart()
+
     def restart(self) -> None:
-        """A rollout begins: steps are counted from zero."""
+        """The group begins a rollout: steps are counted from zero."""
         self.steps = 0
         self.faults = 0
         self.checking = True
@@ -67,7 +74,10 @@ class Session:
             elif self._resume is not None:
                 if self.steps == self._resume:
                     self._check()
-            elif self.checking and (self._due if self.adaptive else self.steps % self.check_interval == 0):
+            elif not self.checking:
+                if self._moved and self.steps % self.check_interval == 0:
+                    self._give_back()
+            elif self._due if self.adaptive else self.steps % self.check_interval == 0:
                 self._check()
             self.steps += 1
             self.group.step(self.steps)
@@ -86,6 +96,9 @@ class Session:
 
     def unfinished(self, original: Callable[[Any, bool], bool], engine: Any) -> bool:
         """Whether any rank has work; `original` takes the engine and its answer to the group's all-reduce."""
+        if self._delivering:
+            # Asked once more before the step that delivers: all ranks know the answer.
+            return True
         try:
             if self.adaptive:
                 # The same all-reduce, with every rank's counts in it.
@@ -98,6 +111,7 @@ class Session:
             self._end(error)
             raise
         if unfinished:
+            self._under_way = True
             return True
         self._cancel()
         if self._moved:
@@ -112,12 +126,15 @@ class Session:
             if self._together(drain):
                 self._delivering = True
                 return True
+        self._under_way = False
         self.restart()
         return False
 
     def busy(self) -> int:
-        """Sequences that could not go on without the group: away from here, or of another rank."""
-        return 0 if self._broken else len(self.adapter.away) + len(self.adapter.foreign)
+        """Sequences that need the group: away from here, of another rank, or with results not delivered on any rank."""
+        if self._broken:
+            return 0
+        return len(self.adapter.away) + len(self.adapter.foreign) + max(self.adapter.queued(), int(self._delivering))
 
     def close(self) -> None:
         """Leaves the group."""
@@ -177,6 +194,15 @@ class Session:
             self.checking = False
             log.warning("rebalancing is off for the rest of the rollout after %d faults", self.faults)
 
+    def _give_back(self) -> None:
+        """Results and aborts still travel when rebalancing is off."""
+
+        def give_back() -> None:
+            self.group.give_back(self.adapter, self.steps)
+            self._settle()
+
+        self._together(give_back)
+
     def _end(self, error: Exception) -> None:
         """The engine has failed. Its collectives say that a connection is closed, not whose: name the rank."""
         if self._broken is not None:
@@ -204,7 +230,10 @@ class Session:
     def _together(self, exchange: Callable[[], Any]) -> Any:
         """Runs an exchange with the group; if it fails, the peers must not wait for this rank."""
         if self._broken is not None:
-            raise RuntimeError(f"this engine left its group after an error, start the rollout anew: {self._broken}")
+            raise RuntimeError(
+                f"this engine left its group after an error ({self._broken}): abort its requests and call "
+                "disable_rollout_rebalance() and enable_rollout_rebalance() on all ranks"
+            )
         try:
             return exchange()
         except BaseException as error:

@@ -53,7 +53,7 @@ impl Mesh {
                     peer.outbox.clear();
                 }
                 let there = peer.fill().unwrap_or(false);
-                peer.inbox.clear();
+                peer.discard();
                 there || !peer.outbox.is_empty()
             });
             let left = until.saturating_duration_since(Instant::now());

@@ -24,6 +24,8 @@ pub(super) const TICK: Duration = Duration::from_millis(100);
 const SPIN: Duration = Duration::from_micros(500);
 /// Bytes read at once.
 const SCRATCH: usize = 64 << 10;
+/// So often in a row: between, what has arrived is looked through, and the deadline is.
+const READS: u32 = 16;
 /// How often a damaged frame is asked for again before its damage is reported.
 const REPEATS: u32 = 3;
 /// How often it is said whether a frame was read: nobody may be there to be asked again.
@@ -66,7 +68,9 @@ pub trait Tamper: Send {
 #[derive(Debug)]
 pub(super) struct Peer {
     pub(super) stream: TcpStream,
-    pub(super) inbox: Vec<u8>,
+    inbox: Vec<u8>,
+    /// Bytes of the inbox that are taken.
+    taken: usize,
     pub(super) outbox: Vec<u8>,
     /// Bytes of the outbox that are sent.
     sent: usize,
@@ -83,15 +87,16 @@ impl Peer {
         Ok(Self {
             stream,
             inbox: Vec::new(),
+            taken: 0,
             outbox: Vec::new(),
             sent: 0,
             scratch: vec![0; SCRATCH].into(),
         })
     }
 
-    /// Reads what has arrived. False when the peer has closed.
+    /// Reads what has arrived, up to some amount. False when the peer has closed.
     pub(super) fn fill(&mut self) -> io::Result<bool> {
-        loop {
+        for _ in 0..READS {
             match self.stream.read(&mut self.scratch) {
                 Ok(0) => return Ok(false),
                 Ok(n) => self.inbox.extend_from_slice(&self.scratch[..n]),
@@ -100,6 +105,13 @@ impl Peer {
                 Err(e) => return Err(e),
             }
         }
+        Ok(true)
+    }
+
+    /// Drops what has been read.
+    pub(super) fn discard(&mut self) {
+        self.inbox.clear();
+        self.taken = 0;
     }
 
     /// Writes as much as the connection takes.
@@ -121,15 +133,17 @@ impl Peer {
     /// Takes the next frame out of the inbox that is not of an earlier exchange than `number`.
     pub(super) fn take(&mut self, number: u64) -> Result<Option<Vec<u8>>, WireError> {
         loop {
-            if self.inbox.len() < HEADER {
+            let waiting = &self.inbox[self.taken..];
+            let length = match waiting.len() < HEADER {
+                true => HEADER,
+                false => frame::extent(waiting)?,
+            };
+            if waiting.len() < length {
+                self.inbox.drain(..std::mem::take(&mut self.taken));
                 return Ok(None);
             }
-            let length = frame::extent(&self.inbox)?;
-            if self.inbox.len() < length {
-                return Ok(None);
-            }
-            let rest = self.inbox.split_off(length);
-            let frame = std::mem::replace(&mut self.inbox, rest);
+            let frame = waiting[..length].to_vec();
+            self.taken += length;
             match Header::parse(&frame) {
                 Ok(header) if header.check < number => {
                     let (kind, stale) = (header.kind, header.check);
@@ -157,6 +171,8 @@ struct Half {
     repeats: u32,
     /// Frames that could not be read behind the one that was awaited.
     unreadable: u32,
+    /// How often the peer has asked for its frame again.
+    asked: u32,
 }
 
 impl Half {
@@ -174,7 +190,11 @@ impl Half {
                 self.refused = header.kind == Kind::Refused;
                 return Ok(None);
             }
-            Ok(header) if header.kind == Kind::Again => return Ok(Some(kind)),
+            Ok(header) if header.kind == Kind::Again => {
+                // Twice as often as a peer asks: on the way one may be doubled.
+                self.asked += 1;
+                return Ok((self.asked <= 2 * REPEATS).then_some(kind));
+            }
             Err(why) if self.received.is_some() => {
                 // The peer may have asked for the frame again.
                 self.unreadable += 1;
@@ -345,6 +365,7 @@ impl Mesh {
                 received: None,
                 repeats: 0,
                 unreadable: 0,
+                asked: 0,
             };
             if own {
                 half.received = Some(Ok(payload));

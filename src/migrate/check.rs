@@ -185,6 +185,23 @@ impl<K: KvChannel> Migrator<K> {
         Ok(report)
     }
 
+    /// A check that plans nothing: results and aborts go home.
+    ///
+    /// # Errors
+    /// As [`Migrator::check`].
+    pub fn give_back(&mut self, engine: &mut dyn Engine, step: u64) -> Result<(), MigrateError> {
+        let result = self.loads(engine, step).and_then(|loads| {
+            let until = Instant::now() + self.deadline;
+            self.until = until;
+            if loads.iter().any(|l| l.has_sync) {
+                self.sync(engine, Kind::Sync, until)?;
+            }
+            // A shard whose results are lost must not stop alone.
+            self.shards(&ShardVotes::default(), until).map(|_| ())
+        });
+        self.stop_on_error(result)
+    }
+
     /// The ranks make their KV communicator anew, which they can only if their caches are alike:
     /// they compare them field by field.
     pub(super) fn meet(&mut self, report: &mut Report, until: Instant) {

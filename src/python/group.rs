@@ -269,6 +269,11 @@ impl PyGroup {
         Ok((report.committed(), report.faults(), report.resume_at))
     }
 
+    /// A check that plans nothing: results and aborts go home.
+    fn give_back(&self, py: Python<'_>, adapter: Py<PyAny>, step: u64) -> PyResult<()> {
+        self.run(py, adapter, |m, engine| m.give_back(engine, step))
+    }
+
     /// The last return of a rollout; true when anything was returned to anybody.
     fn drain(&self, py: Python<'_>, adapter: Py<PyAny>) -> PyResult<bool> {
         self.run(py, adapter, |m, engine| m.drain(engine))

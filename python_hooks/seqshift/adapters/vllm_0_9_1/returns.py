@@ -59,7 +59,8 @@ class Returns:
         self.processor = engine.output_processor
         self.away: dict[int, Away] = {}
         self.foreign: dict[str, Foreign] = {}
-        self.delivery: list[EngineCoreOutput] = []
+        # Outputs for the output processor, and the RequestState that each is for.
+        self.delivery: list[tuple[Any, EngineCoreOutput]] = []
         # Of a parent of which a sample has left: its samples by index.
         self._samples: dict[str, dict[int, Request]] = {}
 
@@ -83,7 +84,7 @@ class Returns:
 
     def _process_outputs(self, outputs: list[EngineCoreOutput], *args: Any, **kwargs: Any) -> Any:
         stopped = self.divert(outputs)
-        outputs, self.delivery = [*self.delivery, *outputs], []
+        outputs = [*self._delivered(), *outputs]
         result = type(self.processor).process_outputs(self.processor, outputs, *args, **kwargs)
         result.reqs_to_abort.extend(stopped)
         if self._samples:
@@ -107,6 +108,16 @@ class Returns:
             requests = {i: self.scheduler.requests.get(i) for i in parent.child_requests}
             states = self.processor.request_states
             self._samples[parent.request_id] = {states[i].request_index: r for i, r in requests.items() if r}
+
+    def queued(self) -> int:
+        """How many requests have results that are not delivered."""
+        return len({output.request_id for _, output in self.delivery})
+
+    def _delivered(self) -> list[EngineCoreOutput]:
+        """Takes what is queued, without what was for requests that have been aborted since."""
+        queued, self.delivery = self.delivery, []
+        states = self.processor.request_states
+        return [output for state, output in queued if states.get(output.request_id) is state]
 
     def _aborted(self, away: Away) -> bool:
         return self.processor.request_states.get(away.request_id) is not away.state
@@ -143,7 +154,7 @@ class Returns:
                 # The metrics count its waiting time until now; the other rank's clock is another one.
                 scheduled = EngineCoreEvent.new_event(EngineCoreEventType.SCHEDULED)
                 outputs[0].events, away.events = [*away.events, scheduled], None
-            self.delivery += outputs
+            self.delivery += [(away.state, output) for output in outputs]
         for (_, serial), _, done in results:
             if done:
                 self.away.pop(serial, None)
@@ -174,7 +185,7 @@ class Returns:
     def deliver(self) -> list[Any]:
         """Feeds queued results to the output processor outside of a normal step; returns its RequestOutputs."""
         engine = self._engine()
-        outputs, self.delivery = self.delivery, []
+        outputs = self._delivered()
         stats = IterationStats() if engine.log_stats else None
         processed = self.processor.process_outputs(outputs, time.monotonic(), stats)
         if engine.stat_logger is not None:
