@@ -1,4 +1,4 @@
-"""Shared-memory segments that nobody holds any more."""
+"""What a process may leave behind: shared-memory segments that nobody holds any more, and open files."""
 
 from __future__ import annotations
 
@@ -25,3 +25,16 @@ def left_behind(before: Iterable[str]) -> set[str]:
         found = {name for name in found if f"{FOLDER}/{name}" not in text}
     # Whoever has ended meanwhile has taken its own along.
     return found & segments()
+
+
+def handles() -> dict[str, int]:
+    """Open files of this process by kind."""
+    counts: dict[str, int] = {}
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            kind = os.readlink(f"/proc/self/fd/{name}").partition(":")[0]
+        except FileNotFoundError:
+            continue
+        if kind in ("socket", "pipe") or "memfd" in kind:
+            counts[kind] = counts.get(kind, 0) + 1
+    return counts

@@ -13,7 +13,7 @@ import time
 import pytest
 from bed import rollout, workload
 from bed.mock_control import Action, MockControl
-from bed.segments import left_behind, segments
+from bed.segments import handles, left_behind, segments
 from seqshift.cpu_bed.engine import make_llm
 from seqshift.cpu_bed.ranks import ScenarioError
 
@@ -30,19 +30,6 @@ STEPS = {
     "return, after its exchange": "accept_sync",
 }
 CHOSEN = list(STEPS) if os.environ.get("SEQSHIFT_FAULTS") == "all" else list(STEPS)[:2]
-
-
-def handles() -> dict[str, int]:
-    """Open files of this process by kind."""
-    counts: dict[str, int] = {}
-    for name in os.listdir("/proc/self/fd"):
-        try:
-            kind = os.readlink(f"/proc/self/fd/{name}").partition(":")[0]
-        except FileNotFoundError:
-            continue
-        if kind in ("socket", "pipe") or "memfd" in kind:
-            counts[kind] = counts.get(kind, 0) + 1
-    return counts
 
 
 def killed(ctx, victim, method, words):
