@@ -199,7 +199,11 @@ class RolloutRebalanceConfig:
         _SWITCH,
         "copy full KV blocks in the background while decoding goes on, where a stop would take several steps",
     )
-    max_failures: int = _setting(3, _whole(1), "faults after which rebalancing is off for the rest of the rollout")
+    max_failures: int = _setting(
+        3,
+        _whole(1),
+        "faults after which nothing more moves for the rest of the rollout; results and aborts still travel",
+    )
     minimum_gain: float = _setting(
         0.0,
         _number("a fraction from 0 to 1", lambda value: 0 <= value <= 1),
