@@ -27,6 +27,12 @@ def left_behind(before: Iterable[str]) -> set[str]:
     return found & segments()
 
 
+def more_handles(before: dict[str, int]) -> dict[str, int]:
+    """How many more open files there are now, of the kinds that have become more."""
+    now = handles()
+    return {kind: count - before.get(kind, 0) for kind, count in now.items() if count > before.get(kind, 0)}
+
+
 def handles() -> dict[str, int]:
     """Open files of this process by kind."""
     counts: dict[str, int] = {}

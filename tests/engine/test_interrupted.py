@@ -10,7 +10,7 @@ import time
 
 import pytest
 from bed import rollout, workload
-from bed.segments import handles, left_behind, segments
+from bed.segments import handles, left_behind, more_handles, segments
 from seqshift.cpu_bed.engine import make_llm
 
 DEADLINE_SECONDS = 10
@@ -56,7 +56,7 @@ def interrupted(ctx):
             adapter.capture = capture
         words = [fails()]
         # While the hooks are still in.
-        more = {kind: count - before.get(kind, 0) for kind, count in handles().items() if count > before.get(kind, 0)}
+        more = more_handles(before)
         more_threads = len(os.listdir("/proc/self/task")) - threads
         words.append(fails())
     (again,) = rollout.run_rollouts(ctx, llm, [work], hooked=True, config=CONFIG, plan="shuffle")

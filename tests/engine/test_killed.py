@@ -13,7 +13,7 @@ import time
 import pytest
 from bed import rollout, workload
 from bed.mock_control import Action, MockControl
-from bed.segments import handles, left_behind, segments
+from bed.segments import handles, left_behind, more_handles, segments
 from seqshift.cpu_bed.engine import make_llm
 from seqshift.cpu_bed.ranks import ScenarioError
 
@@ -59,7 +59,7 @@ def killed(ctx, victim, method, words):
         with pytest.raises(RuntimeError) as error:
             llm.generate(prompts, params, use_tqdm=False)
         seconds = time.monotonic() - start
-    left = {kind: count - before.get(kind, 0) for kind, count in handles().items() if count > before.get(kind, 0)}
+    left = more_handles(before)
     (words / str(ctx.rank)).write_text(f"{seconds}\n{left}\n{error.value}")
 
 

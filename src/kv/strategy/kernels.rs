@@ -70,9 +70,8 @@ impl Kernels {
     /// Gives back what a stream uses that is idle or, if `stopped`, has been aborted. What one
     /// uses that could not be is never given back.
     pub(in crate::kv) fn leave(&mut self, stream: u64, stopped: bool) {
-        let of = |key: &u64| *key == stream;
-        let slots = self.slots.extract_if(.., |slot| of(&slot.stream));
-        let workspaces = self.workspaces.extract_if(.., |one| of(&one.stream));
+        let slots = self.slots.extract_if(.., |slot| slot.stream == stream);
+        let workspaces = self.workspaces.extract_if(.., |one| one.stream == stream);
         if stopped {
             drop((slots.collect::<Vec<_>>(), workspaces.collect::<Vec<_>>()));
         } else {
