@@ -62,7 +62,8 @@ class Session:
         self._due = False
         self._cancel()
         self.group.restart()
-        self.adapter.listen()
+        # Nothing is between ranks now; if it goes on failing, the next check stops all ranks alike.
+        self._attempt("listen")
 
     def step(self, original: Callable[[Any], list], engine: Any) -> list:
         """One engine step."""
@@ -81,17 +82,17 @@ class Session:
                 self._check()
             self.steps += 1
             self.group.step(self.steps)
-        if self.adapter.away and not self.adapter.has_work():
-            # What ran here has been aborted since the group was asked, but sequences of this rank run elsewhere.
-            engine.should_execute_dummy_batch = True
         try:
+            if self.adapter.away and not self._insist("has_work"):
+                # What ran here has been aborted since the group was asked, but sequences of this rank run elsewhere.
+                engine.should_execute_dummy_batch = True
             outputs = original(engine)
+            if self.adapter.delivery:
+                # A dummy step passes by the output processor.
+                outputs = [*outputs, *self._insist("deliver", as_long_as=lambda: self.adapter.delivery)]
         except Exception as error:
             self._end(error)
             raise
-        if self.adapter.delivery:
-            # A dummy step passes by the output processor.
-            outputs = [*outputs, *self.adapter.deliver()]
         return outputs
 
     def unfinished(self, original: Callable[[Any, bool], bool], engine: Any) -> bool:
@@ -102,11 +103,11 @@ class Session:
         try:
             if self.adaptive:
                 # The same all-reduce, with every rank's counts in it.
-                slots = self.adapter.reduce_counts()
+                slots = self.adapter.reduce(self._insist("slot"))
                 self._due = self.group.observe(self.steps, slots)
                 unfinished = any(slots)
             else:
-                unfinished = original(engine, self.adapter.has_work())
+                unfinished = original(engine, self._insist("has_work"))
         except Exception as error:
             self._end(error)
             raise
@@ -120,7 +121,7 @@ class Session:
             def drain() -> bool:
                 returned = self.group.drain(self.adapter)
                 if returned:
-                    self._settle()
+                    self._insist("settle")
                 return returned
 
             if self._together(drain):
@@ -141,7 +142,7 @@ class Session:
         if self._closed:
             return
         self._closed = True
-        self.adapter.listen(False)
+        self._attempt("listen", False)
         self._resume = None
         try:
             self.group.cancel(self.adapter, leaving=True)
@@ -149,7 +150,7 @@ class Session:
             log.error("KV blocks stay taken: %s", error)
         else:
             # Nothing writes to them, and a check that failed may have left some.
-            self.adapter.dismiss_all()
+            self._attempt("dismiss_all")
         self.group.close()
 
     def _resolve_layout(self) -> None:
@@ -183,7 +184,7 @@ class Session:
 
         def check() -> tuple[int, int, int | None]:
             done = self.group.check(self._readable(), self.steps)
-            self._settle()
+            self._insist("settle")
             return done
 
         committed, faults, self._resume = self._together(check)
@@ -199,7 +200,7 @@ class Session:
 
         def give_back() -> None:
             self.group.give_back(self.adapter, self.steps)
-            self._settle()
+            self._insist("settle")
 
         self._together(give_back)
 
@@ -209,17 +210,31 @@ class Session:
             return
         self._broken = f"{type(error).__name__}: {error}"
         gone = self.group.end(self._broken)
-        self.close()
-        self.adapter.abandon()
+        self._leave()
         if gone is not None:
             raise RuntimeError(f"{gone}; this rank's engine failed with: {self._broken}") from error
 
-    def _settle(self) -> None:
+    def _leave(self) -> None:
+        """Leaves the group after an error; nothing of other ranks' requests stays here."""
+        self.close()
+        self._attempt("abandon")
+
+    def _insist(self, method: str, *args: Any, as_long_as: Callable[[], Any] = lambda: True) -> Any:
+        """Calls a method of the adapter, and once more if it raises and `as_long_as` holds: it may be repeated then."""
         try:
-            self.adapter.settle()
+            return getattr(self.adapter, method)(*args)
         except Exception as error:
-            log.warning("the engine's state could not be settled, once more: %s", error)
-            self.adapter.settle()
+            if not as_long_as():
+                raise
+            log.warning("the adapter's %s failed and is called once more: %s", method, error)
+            return getattr(self.adapter, method)(*args)
+
+    def _attempt(self, method: str, *args: Any) -> None:
+        """The same where this rank goes on, or leaves, in any case."""
+        try:
+            self._insist(method, *args)
+        except Exception as error:
+            log.error("the adapter's %s failed twice: %s", method, error)
 
     def _cancel(self) -> None:
         """Ends a copy in the background: the group has drained, which all ranks learn at once."""
@@ -238,8 +253,7 @@ class Session:
             return exchange()
         except BaseException as error:
             self._broken = f"{type(error).__name__}: {error}"
-            self.close()
-            self.adapter.abandon()
+            self._leave()
             raise
 
 
@@ -298,13 +312,13 @@ def join(facts: Any, make_adapter: Callable[[], Any], config: RolloutRebalanceCo
         # Each round ends alike on all ranks, so that none goes on alone.
         unfit = facts.unfit
         if unfit is None:
-            adapter, unfit = _attempt(make_adapter)
+            adapter, unfit = _tried(make_adapter)
         heard = settle("fit", unfit)
         secret = bytes.fromhex(heard[min(heard)]["secret"])
-        listeners, unfit = _attempt(lambda: {name: _native.Listener(secret) for name in ("dp", "tp")})
+        listeners, unfit = _tried(lambda: {name: _native.Listener(secret) for name in ("dp", "tp")})
         words["ports"] = {name: one.port for name, one in (listeners or {}).items()}
         heard = settle("ports", unfit)
-        group, unfit = _attempt(lambda: _connect(facts, config, adapter, listeners, heard))
+        group, unfit = _tried(lambda: _connect(facts, config, adapter, listeners, heard))
         # Connecting has a deadline of its own, counted from a moment that differs a little between ranks.
         settle("ready", unfit, config.deadline_seconds + 5)
     except _Off as off:
@@ -323,7 +337,7 @@ class _Off(Exception):
     """The verdict that the feature is off, with its reason."""
 
 
-def _attempt(make: Callable[[], Any]) -> tuple[Any, str | None]:
+def _tried(make: Callable[[], Any]) -> tuple[Any, str | None]:
     """(what was made, None) or (None, what went wrong)."""
     try:
         return make(), None

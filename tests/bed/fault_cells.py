@@ -89,6 +89,8 @@ class Cell:
     # Settings of this rollout, and whether it copies in the background however little there is.
     config: dict[str, Any] = field(default_factory=dict)
     precopy: bool = False
+    # Moves per rank at least, so that there was something to go wrong.
+    moves: int = 4
 
     def __str__(self) -> str:
         return f"{self.step}: {self.fault}, rank {self.rank}.{self.shard}"
@@ -218,7 +220,14 @@ METHODS = {
     "settle": (COMMIT, None),
     "take_sync": (RETURN, None),
     "accept_sync": (RETURN, None),
+    "has_work": (RETURN, None),
+    "listen": (COMMIT, None),
 }
+# Without these no rank can go on. Of what is called behind the last word of an exchange (settle, accept_sync), a rank
+# that fails for good leaves its peers in the engine's own collective, as any error of an engine does.
+VITAL = ("forget", "activate", "take_sync")
+# The engine's own all-reduce, and what a caller asks who wants to switch the feature off.
+NOT_OF_A_ROLLOUT = {"reduce", "queued"}
 
 
 def adapter(rank: int, shard: int, dp: int) -> Iterator[Cell]:
@@ -238,6 +247,19 @@ def adapter(rank: int, shard: int, dp: int) -> Iterator[Cell]:
         if counter is not None:
             always = (Raises(method, 1, FOR_EVER),)
             yield Cell(step, f"{method} always raises", rank, shard, always, ON, counter)
+    for method in VITAL:
+        always = (Raises(method, 1, FOR_EVER),)
+        yield Cell(METHODS[method][0], f"{method} always raises", rank, shard, always, STOPS)
+    adaptive = SETTINGS["Measured"]
+    for name, one in (("raises", Raises("slot")), ("raises, later", Raises("slot", 3)), ("is slow", Slow("slot"))):
+        yield Cell(LOAD, f"slot {name}", rank, shard, (one,), **adaptive)
+    # Called in the step that delivers the last results: with one check in the rollout, those of every rank.
+    for name, one in (("raises", Raises("deliver")), ("is slow", Slow("deliver"))):
+        yield Cell(RETURN, f"deliver {name}", rank, shard, (one,), config={"check_interval": 26}, moves=3)
+    # On the way out.
+    for method in ("abandon", "dismiss_all"):
+        leaves = (Raises("forget", 1, 2), Raises(method))
+        yield Cell(COMMIT, f"forget raises twice, {method} raises", rank, shard, leaves, STOPS)
     yield Cell(LOAD, "kv_layout raises", rank, shard, (Raises("kv_layout"),))
     yield Cell(LOAD, "kv_layout always raises", rank, shard, (Raises("kv_layout", 1, FOR_EVER),), ON, "faults")
     for method in ("counts", "detail", "capture", "reserve", "install", "take_sync"):
@@ -403,10 +425,10 @@ def everything(rank: int, shard: int, dp: int, tp: int) -> list[Cell]:
 HARMLESS = {"aclGetRecentErrMsg", "HcclGetErrorString", "aclrtGetSocName", "aclrtQueryEventStatus"}
 
 
-def symbols(cells: Iterable[Cell]) -> set[str]:
-    """Every symbol that a cell makes fail."""
-    injected = (one for cell in cells for one in (*cell.injections, *(other for _, other in cell.others)))
-    return {one.symbol for one in injected if isinstance(one, Mock)}
+def injected(cells: Iterable[Cell], kind: type) -> list[Any]:
+    """All injections of a kind, wherever."""
+    every = (one for cell in cells for one in (*cell.injections, *(other for _, other in cell.others)))
+    return [one for one in every if isinstance(one, kind)]
 
 
 def matrix(dp: int, tp: int = 1) -> list[Cell]:

@@ -99,7 +99,7 @@ def judge(cell: Cell, ranks: list[Outcome], tp: int) -> list[str]:
     expected = int(stats[0]["faults"] >= limit)
     if any(outcome.warnings != expected for outcome in ranks):
         wrong.append(f"{[o.warnings for o in ranks]} warnings that it is off, after {stats[0]['faults']} faults")
-    if not cell.lasting and total(pairs, "sequences_moved") < 4 * len(pairs):
+    if not cell.lasting and total(pairs, "sequences_moved") < cell.moves * len(pairs):
         wrong.append(f"only {total(pairs, 'sequences_moved')} sequences moved")
     return wrong
 

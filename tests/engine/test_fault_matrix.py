@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 
 import pytest
-from bed.fault_cells import HARMLESS, Frame, matrix, sample, symbols
+from bed.fault_cells import HARMLESS, NOT_OF_A_ROLLOUT, Frame, Mock, Raises, injected, matrix, sample
 from bed.fault_matrix import SEED, run_matrix, table
 from bed.fault_run import called
 from bed.seeds import seed_of
@@ -34,17 +34,29 @@ def test_a_sample_of_the_matrix(bed, seed, dp, tp, count):
     assert max(verdict.seconds for verdict in found.values()) > 0
 
 
+def found(pattern: str, *path: str) -> set[str]:
+    """What a pattern's only group finds in a source file."""
+    source = Path(__file__).parents[2].joinpath(*path).read_text(encoding="utf-8")
+    return set(re.findall(pattern, source, re.MULTILINE))
+
+
 def test_every_kind_of_message_has_a_cell():
-    source = (Path(__file__).parents[2] / "src" / "wire" / "frame.rs").read_text(encoding="utf-8")
-    kinds = set(re.findall(r"^    (\w+) = \d+,$", source, re.MULTILINE))
-    cells = [one.kind for cell in matrix(2, 2) for one in cell.injections if isinstance(one, Frame)]
+    kinds = found(r"^    (\w+) = \d+,$", "src", "wire", "frame.rs")
     # The first word on a connection, and the last.
-    assert kinds - set(cells) == {"Hello", "Leave"}
+    assert kinds - {one.kind for one in injected(matrix(2, 2), Frame)} == {"Hello", "Leave"}
     assert len(kinds) >= 18
+
+
+def test_every_method_of_the_adapter_has_a_cell():
+    asked = found(r'\.call_method[01]\(\s*"(\w+)"', "src", "python", "engine.rs")
+    asked |= found(r"\.adapter\.(\w+)\(", "python_hooks", "seqshift", "session.py")
+    asked |= found(r'\._(?:insist|attempt)\("(\w+)"', "python_hooks", "seqshift", "session.py")
+    assert asked - {one.method for one in injected(matrix(2), Raises)} == NOT_OF_A_ROLLOUT
+    assert len(asked) >= 25
 
 
 def test_every_symbol_that_is_called_has_a_cell(bed, tmp_path):
     env = {rank: {"SEQSHIFT_MOCK_CONTROL": str(tmp_path / f"rank{rank}")} for rank in range(2)}
     for calls in bed.run(called, rank_env=env):
         assert calls["HcclBatchSendRecv"] >= 4
-        assert set(calls) - symbols(matrix(2)) - HARMLESS == set()
+        assert set(calls) - {one.symbol for one in injected(matrix(2), Mock)} - HARMLESS == set()

@@ -185,9 +185,9 @@ class Returns:
     def deliver(self) -> list[Any]:
         """Feeds queued results to the output processor outside of a normal step; returns its RequestOutputs."""
         engine = self._engine()
-        outputs = self._delivered()
         stats = IterationStats() if engine.log_stats else None
-        processed = self.processor.process_outputs(outputs, time.monotonic(), stats)
+        # Taken last: whoever finds them still queued may call again.
+        processed = self.processor.process_outputs(self._delivered(), time.monotonic(), stats)
         if engine.stat_logger is not None:
             engine.stat_logger.record(scheduler_stats=self.scheduler.make_stats(), iteration_stats=stats)
         return processed.request_outputs

@@ -105,11 +105,14 @@ class EngineState(Returns):
         nz = kv_caches.keeps_nz(self.runner.vllm_config.additional_config)
         return kv_caches.describe(self.runner.kv_caches, self.blocks.kv_cache_config.num_blocks, nz)
 
-    def reduce_counts(self) -> list[int]:
-        """The engine's own all-reduce of "anyone unfinished?", with one int32 slot per rank that holds its counts."""
+    def slot(self) -> int:
+        """This rank's counts as one int32."""
+        return count_slot(len(self.scheduler.running), len(self.scheduler.waiting))
+
+    def reduce(self, mine: int) -> list[int]:
+        """The engine's own all-reduce of "anyone unfinished?", with every rank's `slot` in it."""
         engine = self._engine()
         slots = torch.zeros(engine.dp_group.size(), dtype=torch.int32)
-        mine = count_slot(len(self.scheduler.running), len(self.scheduler.waiting))
         slots[self.rank] = mine
         torch.distributed.all_reduce(slots, op=torch.distributed.ReduceOp.MAX, group=engine.dp_group)
         result = slots.tolist()
