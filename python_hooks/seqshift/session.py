@@ -62,7 +62,7 @@ class Session:
         self._due = False
         self._cancel()
         self.group.restart()
-        # Nothing is between ranks now; if it goes on failing, the next check stops all ranks alike.
+        # Nothing is between ranks now. If it goes on failing, settling the next check does, and stops this rank.
         self._attempt("listen")
 
     def step(self, original: Callable[[Any], list], engine: Any) -> list:

@@ -34,23 +34,23 @@ def test_a_sample_of_the_matrix(bed, seed, dp, tp, count):
     assert max(verdict.seconds for verdict in found.values()) > 0
 
 
-def found(pattern: str, *path: str) -> set[str]:
+def named_in(pattern: str, *path: str) -> set[str]:
     """What a pattern's only group finds in a source file."""
     source = Path(__file__).parents[2].joinpath(*path).read_text(encoding="utf-8")
     return set(re.findall(pattern, source, re.MULTILINE))
 
 
 def test_every_kind_of_message_has_a_cell():
-    kinds = found(r"^    (\w+) = \d+,$", "src", "wire", "frame.rs")
+    kinds = named_in(r"^    (\w+) = \d+,$", "src", "wire", "frame.rs")
     # The first word on a connection, and the last.
     assert kinds - {one.kind for one in injected(matrix(2, 2), Frame)} == {"Hello", "Leave"}
     assert len(kinds) >= 18
 
 
 def test_every_method_of_the_adapter_has_a_cell():
-    asked = found(r'\.call_method[01]\(\s*"(\w+)"', "src", "python", "engine.rs")
-    asked |= found(r"\.adapter\.(\w+)\(", "python_hooks", "seqshift", "session.py")
-    asked |= found(r'\._(?:insist|attempt)\("(\w+)"', "python_hooks", "seqshift", "session.py")
+    asked = named_in(r'\.call_method[01]\(\s*"(\w+)"', "src", "python", "engine.rs")
+    asked |= named_in(r"\.adapter\.(\w+)\(", "python_hooks", "seqshift", "session.py")
+    asked |= named_in(r'\._(?:insist|attempt)\("(\w+)"', "python_hooks", "seqshift", "session.py")
     assert asked - {one.method for one in injected(matrix(2), Raises)} == NOT_OF_A_ROLLOUT
     assert len(asked) >= 25
 
