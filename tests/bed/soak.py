@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import math
 import os
 import pickle
 import random
@@ -16,8 +17,8 @@ from seqshift.cpu_bed.engine import make_llm
 from seqshift.cpu_bed.ranks import RankContext
 
 from bed import rollout, workload
-from bed.fault_cells import LOAD, ON, START, Cell, Mock, matrix
-from bed.fault_run import CONFIG, run_cell
+from bed.fault_cells import DEADLINE_SECONDS, LOAD, ON, START, Cell, Mock, matrix
+from bed.fault_run import CELL_SECONDS, CONFIG, run_cell
 from bed.mock_control import Action, MockControl
 from bed.workload import Workload
 
@@ -176,6 +177,34 @@ def uncertain(one: Draw, group: Group, rank: int) -> set[str]:
     return {str(index) for index, count in enumerate(counts) if one.alike > 1 or count > 1}
 
 
+def longest_steps(one: Draw, group: Group) -> int:
+    """So many steps the rollout takes at most, if a rank keeps its slots full while requests wait.
+
+    Graham's bound for list scheduling (1966): all the work over the slots, and the longest request. It is taken over
+    all ranks, since a plan may send everything to one of them.
+    """
+    lengths, prompts = [0], 0
+    for rank, requests in enumerate(one.works):
+        ends = {index: step for step, indices in one.aborts[rank].items() for index in indices}
+        for index, (prompt, tokens, chosen) in enumerate(requests):
+            samples = chosen.get("n", 1)
+            # An abort is final where the request runs with the next check.
+            lengths += [min(tokens, ends.get(index, tokens) + one.config["check_interval"])] * samples
+            prompts += samples * prompt
+    # Of a step's tokens, those that the slots' decoding does not need are left for prompts.
+    chunks = prompts / ((one.budget or PLENTY) - group.max_num_seqs)
+    return math.ceil(sum(lengths) / group.max_num_seqs + max(lengths) + chunks)
+
+
+def longest_seconds(one: Draw, group: Group) -> float:
+    """How long the hooked rollout may take: a fault that lasts may cost every check its deadline until it is off."""
+    if not one.cell.lasting:
+        return CELL_SECONDS
+    every = 1 if one.config["trigger"] == "adaptive" else one.config["check_interval"]
+    checks = longest_steps(one, group) // every
+    return CELL_SECONDS + DEADLINE_SECONDS * min(checks, one.config["max_failures"])
+
+
 def sampling(tokens: int, guided: dict[str, Any] | None = None, output_kind: str | None = None, **chosen: Any) -> Any:
     """SamplingParams of what `options` has drawn."""
     from vllm.sampling_params import GuidedDecodingParams, RequestOutputKind
@@ -221,7 +250,8 @@ def soak(ctx: RankContext, seed: int, numbers: range, group: Group, folder: Path
         one = draw(seed, number, ctx.dp_size)
         work = work_of(one, ctx.dp_rank)
         (plain,) = rollout.run_rollouts(ctx, llm, [work], hooked=False)
-        outcome = run_cell(ctx, llm, one.cell, plain, control, work=work, config=one.config, plan=one.plan)
+        options = {"config": one.config, "plan": one.plan, "seconds": longest_seconds(one, group)}
+        outcome = run_cell(ctx, llm, one.cell, plain, control, work=work, **options)
         (folder / f"{number}-{ctx.rank}").write_bytes(pickle.dumps(outcome))
         del plain, outcome
         seen.append(usage(seen[0] if seen else None))

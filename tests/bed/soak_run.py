@@ -18,10 +18,10 @@ from typing import Any
 from seqshift.cpu_bed.compare import OutputRecord
 
 from bed.fault_matrix import late
-from bed.fault_run import Outcome
+from bed.fault_run import CELL_SECONDS, Outcome
 from bed.seeds import seed_of
 from bed.segments import left_behind, segments
-from bed.soak import Draw, Group, Usage, draw, soak, uncertain
+from bed.soak import Draw, Group, Usage, draw, longest_seconds, soak, uncertain
 from bed.verify import verify
 from bed.waits import longest
 
@@ -117,7 +117,9 @@ def run_soak(bed: Any, seed: int, rollouts: int, groups: tuple[Group, ...]) -> F
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
             env = {rank: {"SEQSHIFT_MOCK_CONTROL": str(folder / f"control{rank}")} for rank in range(dp)}
-            deadline = 120 + SECONDS_PER_ROLLOUT * len(numbers)
+            # What a rollout with a lasting fault may take beyond the usual.
+            more = sum(longest_seconds(draw(seed, number, dp), group) - CELL_SECONDS for number in numbers)
+            deadline = 120 + SECONDS_PER_ROLLOUT * len(numbers) + more
             try:
                 ranks = bed.run(soak, seed, numbers, group, folder, dp=dp, rank_env=env, deadline=deadline)
             except AssertionError as error:
