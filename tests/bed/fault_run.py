@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import signal
 import threading
@@ -78,14 +77,14 @@ def run_cell(
     work: Workload,
     config: dict[str, Any],
     plan: str | None,
-    seconds: float = CELL_SECONDS,
+    seconds: int = CELL_SECONDS,
 ) -> Outcome:
     """One cell: a hooked rollout of `work`, whose unhooked one was `plain`. It may take so many seconds."""
     mine = cell.of(ctx.dp_rank, ctx.tp_rank)
     print(f"--- {cell}", flush=True)
     began = time.monotonic()
     # Ends this process, and so the scenario, with the other ranks' stacks.
-    signal.alarm(math.ceil(seconds))
+    signal.alarm(seconds)
     with contextlib.ExitStack() as stack:
         met = [stack.enter_context(_armed(one, control, None, ctx)) for one in mine if _is_early(one)]
         if cell.precopy:

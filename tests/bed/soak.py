@@ -196,7 +196,7 @@ def longest_steps(one: Draw, group: Group) -> int:
     return math.ceil(sum(lengths) / group.max_num_seqs + max(lengths) + chunks)
 
 
-def longest_seconds(one: Draw, group: Group) -> float:
+def longest_seconds(one: Draw, group: Group) -> int:
     """How long the hooked rollout may take: a fault that lasts may cost every check its deadline until it is off."""
     if not one.cell.lasting:
         return CELL_SECONDS

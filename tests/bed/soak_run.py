@@ -117,8 +117,9 @@ def run_soak(bed: Any, seed: int, rollouts: int, groups: tuple[Group, ...]) -> F
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
             env = {rank: {"SEQSHIFT_MOCK_CONTROL": str(folder / f"control{rank}")} for rank in range(dp)}
+            draws = [draw(seed, number, dp) for number in numbers]
             # What a rollout with a lasting fault may take beyond the usual.
-            more = sum(longest_seconds(draw(seed, number, dp), group) - CELL_SECONDS for number in numbers)
+            more = sum(longest_seconds(one, group) - CELL_SECONDS for one in draws)
             deadline = 120 + SECONDS_PER_ROLLOUT * len(numbers) + more
             try:
                 ranks = bed.run(soak, seed, numbers, group, folder, dp=dp, rank_env=env, deadline=deadline)
@@ -126,9 +127,9 @@ def run_soak(bed: Any, seed: int, rollouts: int, groups: tuple[Group, ...]) -> F
                 # The log of a rank names the rollout that ended it.
                 found.problems.append(f"DP={dp}: {error}")
                 continue
-            for number in numbers:
-                outcomes = [pickle.loads((folder / f"{number}-{rank}").read_bytes()) for rank in range(dp)]
-                judge(draw(seed, number, dp), group, outcomes, found)
+            for one in draws:
+                outcomes = [pickle.loads((folder / f"{one.number}-{rank}").read_bytes()) for rank in range(dp)]
+                judge(one, group, outcomes, found)
         for rank, seen in enumerate(ranks):
             grown(seen, f"DP={dp}, rank {rank}", found)
         print(f"DP={dp}: {len(numbers)} rollouts, {len(found.problems)} problems so far", flush=True)
